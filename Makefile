@@ -59,9 +59,9 @@ bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" 
 	testbed/setup flagger-controller
 	cargo bench --locked --profile dist --bench flagger -- $(N)
 
-bench-xds: testbed ## The control plane beside go-control-plane: a weight through Envoy, 1,000 proxies
+bench-xds: testbed ## The control plane beside go-control-plane: a weight through Envoy, 1,000 proxies (PART=weight or fleet)
 	testbed/setup go-control-plane
-	cargo bench --locked --bench xds
+	cargo bench --locked --bench xds -- $(PART)
 
 crds: ## Generate crds/ from crates/serin-core/src/api
 	cargo run --locked --quiet -- crds --dir crds

@@ -10,7 +10,6 @@ use serin::api::mesh_route::{MeshRouteBackend, MeshRouteRule, MeshRouteSpec};
 use serin::catalog::{Catalog, Endpoint, Protocol, Service, ServiceKey};
 use serin::xds::{ControlPlane, Options};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// What it reads of the flags.
@@ -50,7 +49,7 @@ pub async fn run(Flags { services, primary, canary }: Flags) {
     topology.synced();
     let options = Options { settle: Duration::ZERO, ..Options::default() };
     let control = ControlPlane::new(Arc::clone(&catalog), options);
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let listener = serin::xds::bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     println!("ready {}", listener.local_addr().expect("an address").port());
     let serving = tokio::spawn(async move { control.serve(listener, None, CancellationToken::new()).await });
     let mut commands = BufReader::new(tokio::io::stdin()).lines();

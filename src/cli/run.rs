@@ -417,7 +417,7 @@ impl Args {
         let defaults = <Self as clap::FromArgMatches>::from_arg_matches(&matches)?;
         Ok(Self {
             inventory: Inventory::Never,
-            mesh_apis: false,
+            mesh_apis: true,
             namespaces: Vec::new(),
             replicated: false,
             metrics_server,

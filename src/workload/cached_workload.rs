@@ -1,6 +1,10 @@
 //! The projection of a workload that the cache keeps.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
+};
 
 use kube::{
     Resource,
@@ -11,7 +15,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{Kind, manifests};
 use crate::{
-    api::canary::TargetKind,
+    api::{canary::TargetKind, endpoint_group::GroupEndpoint},
     engine::{names::template_name, observed::Pods},
     stripped,
 };
@@ -134,6 +138,11 @@ impl CachedWorkload {
         self.status.primary.as_deref()
     }
 
+    /// Endpoints of an EndpointGroup that are instances of its registry.
+    pub(super) fn registered(&self) -> &[GroupEndpoint] {
+        &self.status.endpoints
+    }
+
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
@@ -165,6 +174,12 @@ impl CachedWorkload {
         let version = match self.primary_version() {
             Some(primary) => format!("{version} {primary}"),
             None => version,
+        };
+        let version = match self.registered() {
+            [] => version,
+            registered => {
+                format!("{version} {:x}", BuildHasherDefault::<DefaultHasher>::default().hash_one(registered))
+            }
         };
         (meta.uid.as_deref(), version)
     }
@@ -266,8 +281,8 @@ struct TemplateSpec {
     containers: Option<Vec<ContainerSummary>>,
 }
 
-/// The counts of a Deployment's or DaemonSet's status, and the version in that of an
-/// EndpointGroup.
+/// The counts of a Deployment's or DaemonSet's status, and the version and endpoints in that
+/// of an EndpointGroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusCounts {
@@ -283,6 +298,7 @@ struct StatusCounts {
     number_available: u32,
     number_ready: u32,
     primary: Option<String>,
+    endpoints: Vec<GroupEndpoint>,
 }
 
 impl Resource for CachedWorkload {

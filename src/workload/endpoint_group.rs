@@ -27,7 +27,7 @@ const MAX_CONFLICTS: u32 = 5;
 
 /// One that cannot be read has no endpoints.
 fn spec_of(group: &CachedWorkload) -> EndpointGroupSpec {
-    EndpointGroupSpec::deserialize(group.spec()).unwrap_or_default()
+    EndpointGroupSpec::deserialize(group.spec()).unwrap_or_default().with_registered(group.registered())
 }
 
 pub(super) fn observe_target(group: &CachedWorkload) -> Target {
@@ -189,6 +189,22 @@ mod tests {
     fn a_version_without_endpoints_is_not_ready() {
         let pods = observe_target(&group("v3", None)).pods;
         assert!(!pods.are_ready(100) && !pods.can_serve(), "{pods:?}");
+    }
+
+    #[test]
+    fn instances_of_the_registry_count_and_their_change_is_seen() {
+        let group = |health: &str| -> CachedWorkload {
+            let group = json!({
+                "metadata": {"name": "web", "generation": 1, "uid": "1"},
+                "spec": {"port": 80, "version": "v2", "registry": {"meshApi": "dc1", "service": "web"}},
+                "status": {"endpoints": [{"address": "10.0.0.1", "version": "v2", "health": health}]},
+            });
+            serde_json::from_str(&group.to_string()).unwrap()
+        };
+        let (healthy, unhealthy) = (group("healthy"), group("unhealthy"));
+        assert_eq!(observe_target(&healthy).pods.ready, 1);
+        assert_eq!(observe_target(&unhealthy).pods.ready, 0);
+        assert_ne!(healthy.spec_version(), unhealthy.spec_version());
     }
 
     #[test]

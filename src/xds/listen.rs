@@ -1,6 +1,9 @@
-//! Connections of proxies. They are accepted at a bounded rate, so that a restart is no
-//! storm, and end at an age with jitter, so that proxies spread over replicas again.
+//! Connections of proxies. They are accepted at once and served at a bounded rate, so that a
+//! restart is no storm, and end at an age with jitter, so that proxies spread over replicas
+//! again.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use http::Request;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -25,6 +28,9 @@ use super::peer;
 use crate::catalog::Identity;
 use crate::tls::Certificate;
 
+/// Connections that the kernel keeps until they are accepted; it resets others. Its own limit
+/// (`net.core.somaxconn`) is 4096 by default.
+const BACKLOG: u32 = 4096;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A proxy that is gone without a word is noticed.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -35,6 +41,15 @@ const MAX_STREAMS_PER_CONNECTION: u32 = 16;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Sources that have not delivered are reported that often.
 const READY_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A listener that a storm of connections does not overflow. In a tokio runtime.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+    // As `TcpListener::bind` does: the port of a process that has just ended is free.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 impl ControlPlane {
     /// Serves proxies until `shutdown`, once the catalog is complete; with mutual TLS if
@@ -75,7 +90,7 @@ impl ControlPlane {
     ) {
         let permits = Arc::new(Semaphore::new(self.options.max_connections));
         let interval = Duration::from_secs(1) / self.options.accept_rate.max(1);
-        // A tenth of a second's connections may come at once.
+        // A tenth of a second's connections may be served at once.
         let burst = Duration::from_millis(100);
         let mut next = Instant::now();
         let router = self.router();
@@ -91,14 +106,16 @@ impl ControlPlane {
                 }
             };
             let now = Instant::now();
-            next = next.max(now.checked_sub(burst).unwrap_or(now)) + interval;
+            let start = next.max(now.checked_sub(burst).unwrap_or(now));
+            next = start + interval;
             let (plane, router) = (Arc::clone(self), router.clone());
             let (certificate, shutdown) = (certificate.clone(), shutdown.clone());
             connections.spawn(async move {
-                plane.connection(stream, router, certificate, shutdown).await;
+                if shutdown.run_until_cancelled(sleep_until(start)).await.is_some() {
+                    plane.connection(stream, router, certificate, shutdown).await;
+                }
                 drop(permit);
             });
-            sleep_until(next).await;
         }
     }
 

@@ -51,6 +51,7 @@ use state::State;
 
 pub use bootstrap::Bootstrap;
 pub use config::unsupported_condition;
+pub use listen::bind;
 pub use node::{Inbound, NodeConfig, NodeError, ServiceRef, TlsFiles, Upstream};
 pub use peer::PeerError;
 pub use state::{ProxyState, Refusal, RouteState, TypeState, TypeStatus};
@@ -70,7 +71,7 @@ pub struct Options {
     pub max_connections: usize,
     /// Older connections receive a GOAWAY; each between 90 % and 110 % of it.
     pub max_connection_age: Duration,
-    /// Connections that are accepted in a second.
+    /// Connections that are begun to be served in a second; others wait, accepted.
     pub accept_rate: u32,
     pub max_streams_per_identity: usize,
     /// Of one type, by one stream.

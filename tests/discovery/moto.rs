@@ -12,9 +12,11 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
+use serin::api::endpoint_group::RegistryService;
 use serin::aws::{Account, Accounts, Keys};
 use serin::discovery::model::{External, Key, Kind, Object};
-use serin::discovery::rest::app_mesh::Listing;
+use serin::discovery::rest::app_mesh::{Listed, Listing};
+use serin::discovery::rest::registry::Service;
 
 use super::support::app_mesh::{AppMeshServer, MESH, OWNER};
 use super::support::http_fixtures::serve;
@@ -117,11 +119,18 @@ async fn meshes_virtual_nodes_and_cloud_map_instances_are_listed_from_moto() {
         .attributes("k8s.io/namespace", "shop")
         .attributes("k8s.io/pod", "web-abc-1")
         .attributes("appmesh.k8s.aws/mesh", MESH)
-        .attributes("appmesh.k8s.aws/virtualNode", "web_shop");
+        .attributes("appmesh.k8s.aws/virtualNode", "web_shop")
+        .attributes("AWS_INSTANCE_IPV4", "10.0.0.1")
+        .attributes("AWS_INSTANCE_PORT", "8080")
+        .attributes("AVAILABILITY_ZONE", "eu-west-1a")
+        .attributes("version", "v2");
     instance.send().await.expect("an instance");
 
     let listing = Listing::new(&accounts, &account, None, &Default::default()).await;
-    let objects = listing.expect("a region").list().await.unwrap_or_else(|error| panic!("{error}"));
+    let registered = [("shop.local", "web"), ("shop.local", "absent")]
+        .map(|(namespace, name)| Service { namespace: Some(namespace.to_owned()), name: name.to_owned() });
+    let listed = listing.expect("a region").list(&registered.into()).await;
+    let Listed { objects, registered } = listed.unwrap_or_else(|error| panic!("{error}"));
     let scope = "aws:123456789012:eu-west-1";
     let find = |namespace: &str, kind: Kind, name: &str| -> &Object {
         let key = Key::new(scope, namespace, kind, name);
@@ -140,4 +149,11 @@ async fn meshes_virtual_nodes_and_cloud_map_instances_are_listed_from_moto() {
     };
     assert_eq!(*instance, Object::external(instance.key.clone(), None, content));
     assert_eq!(objects.len(), 4, "{objects:#?}");
+
+    let [(absent, none), (web, instances)] = &registered[..] else { panic!("{registered:#?}") };
+    assert_eq!((absent.name.as_str(), none.len(), web.name.as_str()), ("absent", 0, "web"));
+    let [instance] = &instances[..] else { panic!("{instances:#?}") };
+    let endpoint = instance.endpoint(&RegistryService::default()).expect("an endpoint");
+    let expected = json!({"address": "10.0.0.1", "port": 8080, "version": "v2", "zone": "eu-west-1a"});
+    assert_eq!(json!(endpoint), expected);
 }

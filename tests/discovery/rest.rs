@@ -4,7 +4,7 @@
 //! A source lists at once when it starts, and it starts again when its Secret changes:
 //! tests touch the Secret instead of waiting for the next poll.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -276,14 +276,14 @@ async fn unchanged_resources_are_not_described_again() {
         };
         server.requests()[from..].iter().filter(is_describe).cloned().collect()
     };
-    let first = listing.list().await.expect("a listing");
+    let first = listing.list(&BTreeSet::new()).await.expect("a listing").objects;
     assert_eq!(described(0).len(), 4, "two nodes, a service and a route");
     let from = server.requests().len();
-    assert_eq!(listing.list().await.expect("a listing"), first);
+    assert_eq!(listing.list(&BTreeSet::new()).await.expect("a listing").objects, first);
     assert_eq!(described(from), [] as [String; 0]);
     server.as_user(|user| user.update(&Path::Node("web".to_owned()), node_spec("other")));
     let from = server.requests().len();
-    listing.list().await.expect("a listing");
+    listing.list(&BTreeSet::new()).await.expect("a listing");
     assert_eq!(described(from), ["GET meshes/shop-mesh/virtualNodes/web"]);
 }
 

@@ -10,6 +10,7 @@
 pub mod app_mesh;
 pub mod chart;
 mod child;
+pub mod consul;
 pub mod definitions;
 pub mod http_fixtures;
 mod local;

@@ -18,6 +18,7 @@ use envoy_types::pb::google::rpc;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -32,11 +33,18 @@ pub const SILENCE: Duration = Duration::from_millis(400);
 pub struct Client {
     node: Option<Node>,
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
-    responses: tonic::Streaming<DeltaDiscoveryResponse>,
+    responses: Responses,
     /// Received, and of another type than a test asked for.
     other: VecDeque<DeltaDiscoveryResponse>,
     /// By type and name, as acknowledged.
     pub versions: BTreeMap<&'static str, BTreeMap<String, String>>,
+}
+
+type Stream = tonic::Streaming<DeltaDiscoveryResponse>;
+
+enum Responses {
+    Opening(AbortOnDropHandle<Result<Stream, Status>>),
+    Open(Stream),
 }
 
 impl Client {
@@ -44,16 +52,37 @@ impl Client {
         Self::over(channel(address).await, node).await.expect("a stream")
     }
 
+    /// Once the server has accepted the stream.
     pub async fn over(channel: Channel, node: Node) -> Result<Client, Status> {
+        let mut client = Self::open(channel, node);
+        client.responses().await?;
+        Ok(client)
+    }
+
+    /// At once: grpc-go accepts a stream with its first response only.
+    pub fn open(channel: Channel, node: Node) -> Client {
         let (requests, receiver) = mpsc::channel(64);
         let outgoing = futures::stream::unfold(receiver, |mut receiver: mpsc::Receiver<_>| async {
             let request = receiver.recv().await?;
             Some((request, receiver))
         });
-        let mut service = AggregatedDiscoveryServiceClient::new(channel);
-        let responses = service.delta_aggregated_resources(outgoing).await?.into_inner();
+        let opening = tokio::spawn(async move {
+            let mut service = AggregatedDiscoveryServiceClient::new(channel);
+            Ok(service.delta_aggregated_resources(outgoing).await?.into_inner())
+        });
+        let responses = Responses::Opening(AbortOnDropHandle::new(opening));
         let (other, versions) = (VecDeque::new(), BTreeMap::new());
-        Ok(Client { node: Some(node), requests, responses, other, versions })
+        Client { node: Some(node), requests, responses, other, versions }
+    }
+
+    async fn responses(&mut self) -> Result<&mut Stream, Status> {
+        if let Responses::Opening(opening) = &mut self.responses {
+            self.responses = Responses::Open(opening.await.expect("no panic")?);
+        }
+        match &mut self.responses {
+            Responses::Open(responses) => Ok(responses),
+            Responses::Opening(_) => unreachable!("it is open"),
+        }
     }
 
     pub async fn send(&mut self, mut request: DeltaDiscoveryRequest) {
@@ -81,8 +110,8 @@ impl Client {
     }
 
     pub async fn message(&mut self) -> Result<DeltaDiscoveryResponse, Status> {
-        let message =
-            timeout(super::plane::LIMIT, self.responses.message()).await.expect("a response in time")?;
+        let message = async { self.responses().await?.message().await };
+        let message = timeout(super::plane::LIMIT, message).await.expect("a response in time")?;
         message.ok_or_else(|| Status::ok("the stream has ended"))
     }
 
@@ -143,10 +172,9 @@ impl Client {
         if let Some(response) = self.other.pop_front() {
             return Some(response);
         }
-        timeout(SILENCE, self.responses.message())
-            .await
-            .ok()
-            .map(|message| message.expect("no error").expect("open"))
+        let message = async { self.responses().await?.message().await };
+        let message = timeout(SILENCE, message).await.ok()?;
+        Some(message.expect("no error").expect("open"))
     }
 
     /// A proxy that calls `web`, with all that it is sent acknowledged.

@@ -1,14 +1,18 @@
-//! Connections are accepted at a bounded rate, and end at an age with jitter.
+//! Connections are served at a bounded rate, and end at an age with jitter.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use serin::xds::Options;
+use serin::xds::{ControlPlane, Options};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::{CDS, Client, EDS, LDS, RDS, WEB, channel, node};
 use crate::delivery::addresses;
 use crate::plane::{LIMIT, Plane};
-use crate::support::eventually;
+use crate::support::{eventually, spawn};
 
 async fn plane(options: Options) -> Plane {
     let plane = Plane::start_with(options, None).await;
@@ -18,7 +22,7 @@ async fn plane(options: Options) -> Plane {
 }
 
 #[tokio::test]
-async fn a_storm_of_connections_is_accepted_at_the_rate() {
+async fn a_storm_of_connections_is_served_at_the_rate() {
     const RATE: u32 = 20;
     const PROXIES: u32 = 40;
     let plane = plane(Options { accept_rate: RATE, ..Options::default() }).await;
@@ -29,6 +33,23 @@ async fn a_storm_of_connections_is_accepted_at_the_rate() {
     // Less those that come at once, and the first, which does not wait.
     let least = Duration::from_secs((PROXIES - RATE / 10 - 1).into()) / RATE;
     assert!(began.elapsed() >= least, "{PROXIES} connections after {:?}", began.elapsed());
+}
+
+/// The kernel resets connections that its queue has no place for.
+#[tokio::test]
+async fn connections_that_wait_for_their_turn_are_not_left_in_the_queue_of_the_kernel() {
+    const PROXIES: usize = 200;
+    let plane = plane(Options::default()).await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(([127, 0, 0, 1], 0).into()).expect("a free port");
+    let listener = socket.listen(16).expect("a listener");
+    let address = listener.local_addr().expect("an address");
+    let slow = Options { accept_rate: 1, ..Options::default() };
+    let slow = ControlPlane::new(Arc::clone(&plane.catalog), slow);
+    let _serving = spawn(async move { slow.serve(listener, None, CancellationToken::new()).await });
+    let connections = join_all((0..PROXIES).map(|_| TcpStream::connect(address)));
+    let connected = timeout(LIMIT, connections).await.expect("they are accepted before their turn");
+    assert!(connected.iter().all(Result::is_ok), "{connected:?}");
 }
 
 #[tokio::test]

@@ -10,7 +10,6 @@ use serin::catalog::{
 };
 use serin::tls::Certificate;
 use serin::xds::{ControlPlane, Options, RouteState};
-use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::support::eventually;
@@ -41,7 +40,7 @@ impl Plane {
         let catalog = Catalog::new();
         let (endpoints, topology) = (catalog.endpoints_sink("test"), catalog.topology_sink());
         let control = ControlPlane::new(Arc::clone(&catalog), options);
-        let listener = TcpListener::bind(address).await.expect("a free port");
+        let listener = serin::xds::bind(address.parse().expect("an address")).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn({

@@ -19,7 +19,7 @@ use crate::{
 pub fn views(
     cluster: &Arc<str>,
     (namespace, name): &Name,
-    EndpointGroup { spec: group, primary }: &EndpointGroup,
+    EndpointGroup { spec: group, primary, registered: _ }: &EndpointGroup,
     route: Option<(i64, MeshRouteSpec)>,
 ) -> Vec<ServiceView> {
     let in_force = primary.as_ref().filter(|_| route.is_some()).unwrap_or(&group.version);
@@ -87,7 +87,11 @@ mod tests {
             {"address": "10.0.0.1", "version": "v1"},
             {"address": "10.0.0.2", "port": 8080, "version": "v2", "zone": "a", "weight": 3, "health": "draining"},
         ]});
-        EndpointGroup { spec: serde_json::from_value(spec).unwrap(), primary: Some("v1".to_owned()) }
+        EndpointGroup {
+            spec: serde_json::from_value(spec).unwrap(),
+            primary: Some("v1".to_owned()),
+            registered: Vec::new(),
+        }
     }
 
     fn shown(route: Option<(i64, MeshRouteSpec)>) -> Vec<String> {

@@ -1,5 +1,5 @@
 //! The objects of a cluster as a source of the catalog: of endpoints (EndpointSlices,
-//! EndpointGroups), and of services, routes and policies (Services, EndpointGroups,
+//! EndpointGroups with the instances of Consul and Cloud Map in their status), and of services, routes and policies (Services, EndpointGroups,
 //! MeshRoutes, and SMI's TrafficSplits and TrafficTargets).
 //!
 //! ```text
@@ -17,11 +17,15 @@ mod smi;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::watch;
 
 pub use self::objects::Kind;
 use self::{
@@ -29,12 +33,24 @@ use self::{
     objects::{Name, Object},
 };
 use super::{EndpointsProvider, EndpointsSink, MeshTopology, ServiceKey, TopologySink};
+use crate::api::endpoint_group::{GroupEndpoint, RegistryService};
 
 /// The objects of one cluster.
 pub struct ClusterObjects {
     /// `kubernetes/east`
     id: String,
     state: Mutex<State>,
+    registered: watch::Sender<RegisteredGroups>,
+}
+
+/// EndpointGroups with a registry, by namespace and name.
+pub type RegisteredGroups = BTreeMap<(Arc<str>, Arc<str>), RegisteredGroup>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisteredGroup {
+    pub registry: RegistryService,
+    /// In its status.
+    pub endpoints: Vec<GroupEndpoint>,
 }
 
 struct State {
@@ -63,7 +79,8 @@ impl ClusterObjects {
     /// `cluster` is its name in the keys of services.
     pub fn new(cluster: &str) -> Arc<Self> {
         let state = State { model: Model::new(cluster), endpoints: None, topology: None, listed: false };
-        Arc::new(Self { id: format!("kubernetes/{cluster}"), state: Mutex::new(state) })
+        let (id, state) = (format!("kubernetes/{cluster}"), Mutex::new(state));
+        Arc::new(Self { id, state, registered: watch::Sender::default() })
     }
 
     /// Every kind was listed once, or cannot be: the catalog may be used.
@@ -84,6 +101,11 @@ impl ClusterObjects {
         self.state.lock().model.routed_service(&(namespace.into(), name.into()))
     }
 
+    /// EndpointGroups whose endpoints are instances of a registry.
+    pub fn registered_groups(&self) -> watch::Receiver<RegisteredGroups> {
+        self.registered.subscribe()
+    }
+
     /// The tap of a reflector in this namespace, or in all.
     pub fn tap(self: &Arc<Self>, kind: Kind, namespace: Option<&str>) -> Tap {
         Tap {
@@ -102,10 +124,18 @@ impl ClusterObjects {
         state.deliver_listed();
     }
 
-    fn change(&self, change: impl FnOnce(&mut Model)) {
+    fn change(&self, kind: Kind, change: impl FnOnce(&mut Model)) {
         let mut state = self.state.lock();
         change(&mut state.model);
         state.deliver();
+        if kind == Kind::EndpointGroup {
+            let registered = state.model.registered_groups();
+            self.registered.send_if_modified(|before| {
+                let is_changed = *before != registered;
+                *before = registered;
+                is_changed
+            });
+        }
     }
 }
 
@@ -163,7 +193,7 @@ impl Tap {
     /// The list is complete: what it did not show is gone.
     pub fn list_completed(&mut self) {
         let shown = std::mem::take(&mut self.shown);
-        self.objects.change(|model| {
+        self.objects.change(self.kind, |model| {
             for gone in model.names(self.kind, self.namespace.as_deref()) {
                 if !shown.contains(&gone) {
                     model.remove(self.kind, &gone);
@@ -175,7 +205,7 @@ impl Tap {
     /// An object that cannot be read counts as none.
     pub fn applied(&mut self, manifest: &Value) {
         let Some(name) = objects::name_of(manifest) else { return };
-        self.objects.change(|model| match Object::parse(self.kind, manifest) {
+        self.objects.change(self.kind, |model| match Object::parse(self.kind, manifest) {
             Some(object) => model.apply(name, object),
             None => model.remove(self.kind, &name),
         });
@@ -183,7 +213,7 @@ impl Tap {
 
     pub fn deleted(&mut self, manifest: &Value) {
         if let Some(name) = objects::name_of(manifest) {
-            self.objects.change(|model| model.remove(self.kind, &name));
+            self.objects.change(self.kind, |model| model.remove(self.kind, &name));
         }
     }
 }

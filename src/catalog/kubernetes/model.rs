@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    group,
+    RegisteredGroup, RegisteredGroups, group,
     objects::{EndpointGroup, EndpointSlice, Kind, MeshRoute, Name, Object, Service, ServicePort},
     smi::{HttpRouteGroup, TcpRoute, TrafficSplit, TrafficTarget},
 };
@@ -227,6 +227,14 @@ impl Model {
         };
         all.retain(|(own, _)| namespace.is_none_or(|namespace| **own == *namespace));
         all
+    }
+
+    pub fn registered_groups(&self) -> RegisteredGroups {
+        let group = |(name, group): (&Name, &EndpointGroup)| {
+            let registry = group.spec.registry.clone()?;
+            Some((name.clone(), RegisteredGroup { registry, endpoints: group.registered.clone() }))
+        };
+        self.endpoint_groups.iter().filter_map(group).collect()
     }
 
     /// Everything is delivered again.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::smi::{HttpRouteGroup, TcpRoute, TrafficSplit, TrafficTarget};
 use crate::{
-    api::{EndpointGroupSpec, MeshRouteSpec},
+    api::{EndpointGroupSpec, EndpointGroupStatus, MeshRouteSpec, endpoint_group::GroupEndpoint},
     catalog::{Endpoint, Health, Protocol},
     routing::port_protocol,
 };
@@ -109,8 +109,10 @@ impl Object {
             Kind::Pod => Self::Pod(manifest["spec"]["serviceAccountName"].as_str()?.into()),
             Kind::EndpointGroup => {
                 let spec = EndpointGroupSpec::deserialize(&manifest["spec"]).ok()?;
-                let primary = manifest["status"]["primary"].as_str().map(str::to_owned);
-                Self::EndpointGroup(Box::new(EndpointGroup { spec, primary }))
+                let status: Option<_> = Deserialize::deserialize(&manifest["status"]).ok()?;
+                let EndpointGroupStatus { primary, endpoints, .. } = status.unwrap_or_default();
+                let spec = spec.with_registered(&endpoints);
+                Self::EndpointGroup(Box::new(EndpointGroup { spec, primary, registered: endpoints }))
             }
             Kind::MeshRoute => Self::MeshRoute(Box::new(MeshRoute::parse(manifest)?)),
             Kind::TrafficSplit => Self::TrafficSplit(TrafficSplit::parse(manifest)?),
@@ -237,9 +239,12 @@ impl EndpointSlice {
 }
 
 pub struct EndpointGroup {
+    /// With the endpoints of its registry.
     pub spec: EndpointGroupSpec,
     /// The version that a Canary promoted.
     pub primary: Option<String>,
+    /// The endpoints that are instances of its registry.
+    pub registered: Vec<GroupEndpoint>,
 }
 
 pub struct MeshRoute {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -62,6 +63,9 @@ pub(in crate::cli) struct XdsArgs {
     xds_trust_domain: String,
 }
 
+/// For proxies, and everything else of this process.
+const OPEN_FILES: u64 = 65_536;
+
 /// Where proxies of the same machine are served if nothing else is asked for.
 #[cfg(feature = "standalone")]
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 18000);
@@ -110,8 +114,9 @@ pub(in crate::cli) struct Replica<'a> {
 impl Bound {
     pub async fn bind(args: XdsArgs) -> anyhow::Result<Option<Self>> {
         let ListenAddress::At(address) = args.xds_listen else { return Ok(None) };
+        raise_file_limit();
         let certificate = certificate(&args, address)?;
-        let listener = TcpListener::bind(address).await.context(
+        let listener = xds::bind(address).context(
             "--xds-listen (or SERIN_XDS_LISTEN): choose a free address, or none to serve no proxies",
         )?;
         let address = listener.local_addr()?;
@@ -146,6 +151,18 @@ impl Bound {
             json!({"replica": shown, "proxies": proxies})
         });
         Serving { server, proxies, stop, task: AbortOnDropHandle::new(task) }
+    }
+}
+
+/// Each proxy takes one, and the soft limit of most systems is 1024.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }) {
+        tracing::warn!(%error, wanted, "cannot raise the limit of open files; proxies beyond it wait");
     }
 }
 

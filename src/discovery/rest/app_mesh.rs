@@ -1,4 +1,4 @@
-//! App Mesh and Cloud Map, listed region by region.
+//! App Mesh, listed region by region, and Cloud Map (`cloud_map`).
 //!
 //! A listing is complete or an error: nothing of a half listing is reported. App Mesh
 //! has no watch, so it is polled; `version` of the lists avoids most Describes. Tags of
@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Reporter;
 use super::credentials::AwsCredentials;
+use super::registry::{Instance, Service};
 use crate::api::mesh_api::{AppMeshApi, DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL};
 use crate::aws::{Account, Accounts, Keys};
 use crate::discovery::model::{External, Key, Kind, Object, aws_scope};
@@ -32,6 +33,9 @@ const MAX_PAGES: usize = 1_000;
 /// Requests per second of one set of credentials: a quarter of what Amazon's controller
 /// takes for reads.
 const REQUESTS_PER_SECOND: u32 = 10;
+
+/// From a change of what EndpointGroups name to the next listing.
+const WANTED_DELAY: Duration = Duration::from_secs(2);
 
 /// Failures double the interval up to this many times.
 const MAX_BACKOFF_DOUBLINGS: u32 = 3;
@@ -109,7 +113,7 @@ pub async fn poll(
     let regions = api.regions.iter().map(|region| {
         let account = account(api, credentials.as_ref(), region);
         let pace = paces.of(&account);
-        poll_region(api, account, (&accounts, pace), region, &reporter)
+        poll_region(api, account, (&accounts, pace), region, reporter.clone())
     });
     futures::future::join_all(regions).await;
 }
@@ -119,7 +123,7 @@ async fn poll_region(
     account: Account,
     (accounts, pace): (&Accounts, Arc<Pace>),
     region: &str,
-    reporter: &Reporter,
+    mut reporter: Reporter,
 ) {
     let mut schedule = PollSchedule { interval: poll_interval(api), failures: 0 };
     let mut listing = None;
@@ -129,16 +133,29 @@ async fn poll_region(
                 Some(listing) => listing,
                 none => none.insert(Listing::new(accounts, &account, api.owner.clone(), &pace).await?),
             };
-            let limited = timeout(LISTING_TIMEOUT, listing.list()).await;
+            let limited = timeout(LISTING_TIMEOUT, listing.list(&reporter.wanted())).await;
             limited.unwrap_or_else(|_| Err(Error::Timeout { region: region.to_owned() }))
         };
         let listed = listed.await;
         let complete = listed.is_ok();
         match listed {
-            Ok(objects) => reporter.listed(region, objects).await,
+            Ok(Listed { objects, registered }) => {
+                reporter.listed(region, objects).await;
+                for (service, instances) in registered {
+                    reporter.found(region, &service, instances).await;
+                }
+            }
             Err(error) => reporter.failed(region, error.to_string()).await,
         }
-        schedule.wait(complete).await;
+        let wanted = async {
+            reporter.wanted_changed().await;
+            sleep(WANTED_DELAY).await;
+        };
+        tokio::select! {
+            () = schedule.wait(complete) => {}
+            // After a failure the interval is what protects the API.
+            () = wanted, if complete => {}
+        }
     }
 }
 
@@ -186,6 +203,13 @@ pub struct Listing {
     described: BTreeMap<String, Described>,
 }
 
+/// What a region has.
+pub struct Listed {
+    pub objects: Vec<Object>,
+    /// Services of Cloud Map that EndpointGroups name.
+    pub registered: Vec<(Service, Vec<Instance>)>,
+}
+
 /// All pages of a list.
 macro_rules! pages {
     ($self:ident, $doing:literal, $limit:ident, $call:expr, |$page:ident| $items:expr) => {{
@@ -231,6 +255,8 @@ macro_rules! describe {
     }};
 }
 
+mod cloud_map;
+
 impl Listing {
     pub async fn new(
         accounts: &Accounts,
@@ -267,8 +293,8 @@ impl Listing {
         Ok(meshes)
     }
 
-    /// Everything in the region.
-    pub async fn list(&mut self) -> Result<Vec<Object>, Error> {
+    /// Everything in the region, and the instances of these services.
+    pub async fn list(&mut self, registered: &BTreeSet<Service>) -> Result<Listed, Error> {
         let (mut objects, mut described) = (Vec::new(), BTreeMap::new());
         let mut wanted = BTreeSet::new();
         for mesh in self.meshes().await? {
@@ -278,9 +304,10 @@ impl Listing {
             }
         }
         wanted.extend(described.values().filter_map(|known| known.cloud_map.clone()));
-        objects.extend(self.instances(&wanted).await?);
+        let Listed { objects: instances, registered } = self.instances(&wanted, registered).await?;
+        objects.extend(instances);
         self.described = described;
-        Ok(objects)
+        Ok(Listed { objects, registered })
     }
 
     async fn list_mesh(
@@ -391,72 +418,6 @@ impl Listing {
         let call = || self.mesh.list_tags_for_resource().resource_arn(arn);
         let tags = pages!(self, "list tags", limit, call(), |page| page.tags);
         Ok(tags.into_iter().map(|tag| (tag.key, tag.value)).collect())
-    }
-
-    /// Instances of the Cloud Map services that virtual nodes name. The attributes are
-    /// those of Amazon's controller: aws/aws-app-mesh-controller-for-k8s pkg/cloudmap.
-    async fn instances(&self, wanted: &BTreeSet<(String, String)>) -> Result<Vec<Object>, Error> {
-        use aws_sdk_servicediscovery::types::{ServiceFilter, ServiceFilterName};
-        let mut objects = Vec::new();
-        if wanted.is_empty() {
-            return Ok(objects);
-        }
-        let client = &self.cloud_map;
-        let namespaces =
-            pages!(self, "list Cloud Map namespaces", max_results, client.list_namespaces(), |page| page
-                .namespaces
-                .unwrap_or_default());
-        for namespace in namespaces {
-            let (Some(id), Some(name)) = (namespace.id, namespace.name) else { continue };
-            if !wanted.iter().any(|(of, _)| *of == name) {
-                continue;
-            }
-            let arn = namespace.arn.unwrap_or_default();
-            let scope = aws_scope(arn.split(':').nth(4).unwrap_or_default(), &self.region);
-            let filter = ServiceFilter::builder().name(ServiceFilterName::NamespaceId).values(&id).build();
-            let filter = filter.map_err(|error| Error::Call {
-                doing: "list Cloud Map services",
-                region: self.region.clone(),
-                why: error.to_string(),
-            })?;
-            let services = pages!(
-                self,
-                "list Cloud Map services",
-                max_results,
-                client.list_services().filters(filter.clone()),
-                |page| page.services.unwrap_or_default()
-            );
-            for service in services {
-                let (Some(id), Some(of)) = (service.id, service.name) else { continue };
-                if !wanted.contains(&(name.clone(), of.clone())) {
-                    continue;
-                }
-                let instances = pages!(
-                    self,
-                    "list Cloud Map instances",
-                    max_results,
-                    client.list_instances().service_id(&id),
-                    |page| page.instances.unwrap_or_default()
-                );
-                for instance in instances {
-                    let attributes = instance.attributes.unwrap_or_default();
-                    let pair = |first: &str, second: &str| {
-                        Some((attributes.get(first)?.clone(), attributes.get(second)?.clone()))
-                    };
-                    let content = External::Instance {
-                        pod: pair("k8s.io/namespace", "k8s.io/pod"),
-                        node: pair("appmesh.k8s.aws/mesh", "appmesh.k8s.aws/virtualNode"),
-                    };
-                    let path = format!("{of}/{}", instance.id.unwrap_or_default());
-                    let key = Key::new(&scope, &name, Kind::CloudMapInstance, &path);
-                    objects.push(Object::external(key, None, content));
-                }
-                if objects.len() > MAX_OBJECTS {
-                    return Err(Error::TooLarge { region: self.region.clone() });
-                }
-            }
-        }
-        Ok(objects)
     }
 }
 

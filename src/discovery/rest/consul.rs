@@ -4,15 +4,22 @@
 //! [`WAIT`], so an idle catalogue costs one request a minute. An index that is not
 //! greater than zero, or goes backwards, starts again from zero:
 //! developer.hashicorp.com/consul/api-docs/features/blocking.
+//!
+//! A service that an EndpointGroup names has a blocking query of its own, for instances with
+//! their health: the catalogue's index does not change with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::{Client, Response, Url, redirect};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Reporter;
+use super::registry::{self, Service};
+use crate::api::endpoint_group::EndpointHealth;
 use crate::api::mesh_api::ConsulApi;
 use crate::discovery::model::{External, Key, Kind, Object, consul_scope};
 
@@ -33,6 +40,9 @@ const MAX_SERVICES: usize = 5_000;
 
 /// Between two listings, however often the catalogue changes.
 const MIN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Between two answers for a service, however often it changes.
+const MIN_SERVICE_INTERVAL: Duration = Duration::from_millis(200);
 
 const MIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
@@ -56,6 +66,7 @@ pub enum Error {
     TooManyServices,
 }
 
+#[derive(Clone)]
 pub struct Catalogue {
     http: Client,
     address: Url,
@@ -80,8 +91,129 @@ struct Proxy {
     destination_service_name: String,
 }
 
+/// An entry of `/v1/health/service/NAME`.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    node: Node,
+    service: Registered,
+    #[serde(default)]
+    checks: Vec<Check>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Node {
+    #[serde(default)]
+    address: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Registered {
+    /// Empty: the node's.
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    port: u16,
+    #[serde(default)]
+    meta: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    weights: Option<Weights>,
+    #[serde(default)]
+    locality: Option<Locality>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Weights {
+    passing: u32,
+    warning: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Locality {
+    #[serde(default)]
+    zone: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Check {
+    #[serde(default, rename = "CheckID")]
+    id: String,
+    status: String,
+}
+
+/// Checks of an instance in maintenance: `consul maint`.
+const MAINTENANCE: [&str; 2] = ["_node_maintenance", "_service_maintenance"];
+
+impl Entry {
+    fn instance(self) -> registry::Instance {
+        let Self { node, service, checks } = self;
+        let is = |status: &str| checks.iter().any(|check| check.status == status);
+        let maintained = checks.iter().any(|check| MAINTENANCE.iter().any(|id| check.id.starts_with(id)));
+        let health = match (maintained, is("critical")) {
+            (true, _) => EndpointHealth::Draining,
+            (false, true) => EndpointHealth::Unhealthy,
+            (false, false) => EndpointHealth::Healthy,
+        };
+        let weights = service.weights.unwrap_or(Weights { passing: 1, warning: 1 });
+        registry::Instance {
+            address: if service.address.is_empty() { node.address } else { service.address },
+            port: Some(service.port),
+            attributes: service.meta.unwrap_or_default(),
+            zone: service.locality.map(|locality| locality.zone),
+            weight: Some(if is("warning") { weights.warning } else { weights.passing }),
+            health,
+        }
+    }
+}
+
 /// Runs until it is dropped.
 pub async fn follow(catalogue: Catalogue, reporter: Reporter) {
+    tokio::join!(follow_services(&catalogue, reporter.clone()), follow_catalogue(&catalogue, &reporter));
+}
+
+/// Those that EndpointGroups name, each in a task of its own.
+async fn follow_services(catalogue: &Catalogue, mut reporter: Reporter) {
+    let mut followed = BTreeMap::<Service, AbortOnDropHandle<()>>::new();
+    loop {
+        let mut wanted = reporter.wanted();
+        wanted.retain(|service| service.namespace.is_none());
+        followed.retain(|service, _| wanted.contains(service));
+        for service in wanted {
+            followed.entry(service.clone()).or_insert_with(|| {
+                let following = follow_service(catalogue.clone(), service, reporter.clone());
+                AbortOnDropHandle::new(tokio::spawn(following))
+            });
+        }
+        reporter.wanted_changed().await;
+    }
+}
+
+async fn follow_service(catalogue: Catalogue, service: Service, reporter: Reporter) {
+    let (mut index, mut delay) = (0, MIN_RETRY_DELAY);
+    loop {
+        match catalogue.instances(&service.name, index).await {
+            Ok((new, instances)) => {
+                if new != index || index == 0 {
+                    reporter.found(SCOPE, &service, instances).await;
+                }
+                index = if new < index { 0 } else { new };
+                delay = MIN_RETRY_DELAY;
+                sleep(if index == 0 { MIN_INTERVAL } else { MIN_SERVICE_INTERVAL }).await;
+            }
+            Err(error) => {
+                index = 0;
+                delay = retry_later(&reporter, &error, delay).await;
+            }
+        }
+    }
+}
+
+async fn follow_catalogue(catalogue: &Catalogue, reporter: &Reporter) {
     let (mut index, mut delay) = (0, MIN_RETRY_DELAY);
     loop {
         match catalogue.next(index).await {
@@ -94,11 +226,11 @@ pub async fn follow(catalogue: Catalogue, reporter: Reporter) {
                     delay = MIN_RETRY_DELAY;
                     sleep(MIN_INTERVAL).await;
                 }
-                Err(error) => delay = retry_later(&reporter, &error, delay).await,
+                Err(error) => delay = retry_later(reporter, &error, delay).await,
             },
             Err(error) => {
                 index = 0;
-                delay = retry_later(&reporter, &error, delay).await;
+                delay = retry_later(reporter, &error, delay).await;
             }
         }
     }
@@ -121,6 +253,20 @@ impl Catalogue {
 
     /// The names of all services, once the catalogue is beyond `index`.
     pub async fn next(&self, index: u64) -> Result<(u64, Vec<String>), Error> {
+        let path = ["v1", "catalog", "services"];
+        let (new, services) = self.beyond::<BTreeMap<String, Vec<String>>>(&path, index).await?;
+        Ok((new, services.into_keys().collect()))
+    }
+
+    /// The instances of a service, once it is beyond `index`.
+    async fn instances(&self, name: &str, index: u64) -> Result<(u64, Vec<registry::Instance>), Error> {
+        let path = ["v1", "health", "service", name];
+        let (new, entries) = self.beyond::<Vec<Entry>>(&path, index).await?;
+        Ok((new, entries.into_iter().map(Entry::instance).collect()))
+    }
+
+    /// A blocking query; at index 0 one that does not wait.
+    async fn beyond<T: DeserializeOwned>(&self, path: &[&str], index: u64) -> Result<(u64, T), Error> {
         let wait = format!("{}s", WAIT.as_secs());
         let index = index.to_string();
         let query: &[(&str, &str)] = match index.as_str() {
@@ -128,11 +274,9 @@ impl Catalogue {
             index => &[("index", index), ("wait", &wait)],
         };
         let limit = if query.is_empty() { REQUEST_TIMEOUT } else { WAIT_TIMEOUT };
-        let path = ["v1", "catalog", "services"];
-        let (headers, services) =
-            self.get::<std::collections::BTreeMap<String, Vec<String>>>(&path, query, limit).await?;
+        let (headers, value) = self.get(path, query, limit).await?;
         let new = headers.get("x-consul-index").and_then(|value| value.to_str().ok()?.parse().ok());
-        Ok((new.unwrap_or(0), services.into_keys().collect()))
+        Ok((new.unwrap_or(0), value))
     }
 
     async fn list(&self, names: &[String]) -> Result<Vec<Object>, Error> {

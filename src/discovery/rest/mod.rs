@@ -21,9 +21,10 @@ pub mod cluster;
 pub mod consul;
 pub mod credentials;
 pub mod holdings;
+pub mod registry;
 pub mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ use crate::clock::Clock;
 use crate::discovery::model::{Change, Key, Kind, Object};
 use credentials::{Credentials, CredentialsError, credentials};
 use holdings::Holdings;
+use registry::{Found, Instance, Registries};
 use status::{Counts, Health};
 
 /// Reports that wait for [`Sources`]; a source with more of them waits.
@@ -84,9 +86,36 @@ pub struct Reporter {
     api: String,
     start: u64,
     messages: mpsc::Sender<Message>,
+    /// None: nothing reads endpoints.
+    registries: Option<Registries>,
 }
 
 impl Reporter {
+    /// Services of this MeshApi whose instances are wanted now.
+    pub(super) fn wanted(&self) -> BTreeSet<registry::Service> {
+        let wanted = self.registries.as_ref().map(|registries| registries.wanted.borrow());
+        wanted.and_then(|wanted| wanted.get(&self.api).cloned()).unwrap_or_default()
+    }
+
+    /// Returns when others may be wanted.
+    pub(super) async fn wanted_changed(&mut self) {
+        let changed = match &mut self.registries {
+            Some(registries) => registries.wanted.changed().await.is_ok(),
+            None => false,
+        };
+        if !changed {
+            std::future::pending().await
+        }
+    }
+
+    /// All instances of a service in a scope.
+    pub(super) async fn found(&self, scope: &str, service: &registry::Service, instances: Vec<Instance>) {
+        let Some(registries) = &self.registries else { return };
+        let (mesh_api, scope, service) = (self.api.clone(), scope.to_owned(), service.clone());
+        // Closed when everything ends.
+        let _ = registries.found.send(Found { mesh_api, scope, service, instances }).await;
+    }
+
     async fn send(&self, scope: &str, report: Report) {
         let message = Message { api: self.api.clone(), start: self.start, scope: scope.to_owned(), report };
         // Closed when everything ends.
@@ -145,6 +174,7 @@ pub struct Sources {
     running: BTreeMap<String, Running>,
     holdings: Holdings,
     starts: u64,
+    registries: Option<Registries>,
     #[cfg(feature = "aws")]
     aws: (crate::aws::Accounts, app_mesh::Paces),
 }
@@ -194,9 +224,15 @@ impl Sources {
             running: BTreeMap::new(),
             holdings: Holdings::default(),
             starts: 0,
+            registries: None,
             #[cfg(feature = "aws")]
             aws: Default::default(),
         }
+    }
+
+    /// Reports the instances of the services that EndpointGroups name.
+    pub fn with_registries(self, registries: Registries) -> Self {
+        Self { registries: Some(registries), ..self }
     }
 
     /// Until `stop`, or until nobody receives the changes.
@@ -261,7 +297,12 @@ impl Sources {
 
     async fn start(&mut self, name: String, inputs: Inputs) {
         self.starts += 1;
-        let reporter = Reporter { api: name.clone(), start: self.starts, messages: self.messages.clone() };
+        let reporter = Reporter {
+            api: name.clone(),
+            start: self.starts,
+            messages: self.messages.clone(),
+            registries: self.registries.clone(),
+        };
         let spec = inputs.spec.clone();
         let source =
             credentials(&spec, self.secret(&spec)).map(|found| self.source(&name, spec, found, reporter));

@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use crate::xds::config::ResourceKey;
@@ -31,6 +32,9 @@ pub(super) struct Lane {
     pub outstanding: Option<Outstanding>,
     /// Reasons of refusals, by name.
     pub errors: BTreeMap<Arc<str>, Arc<str>>,
+    /// Of all resources that the proxy should have, but for those that are dirty: the sum of
+    /// their [`fingerprint`]s, so that one change costs nothing for the others.
+    pub version: u64,
 }
 
 /// A resource that a proxy has or should have.
@@ -44,11 +48,14 @@ pub(super) struct Held {
     pub alone: bool,
     /// It is from an earlier connection.
     pub earlier: bool,
+    /// What [`Lane::version`] has of it.
+    pub counted: u64,
 }
 
 impl Held {
     pub fn new(key: Option<Arc<ResourceKey>>) -> Self {
-        Self { wanted: key.is_some(), key, acked: UNKNOWN, rejected: UNKNOWN, alone: false, earlier: false }
+        let wanted = key.is_some();
+        Self { key, wanted, acked: UNKNOWN, rejected: UNKNOWN, alone: false, earlier: false, counted: 0 }
     }
 }
 
@@ -59,7 +66,22 @@ pub(super) struct Outstanding {
     pub sent: Vec<(Arc<str>, u64)>,
 }
 
+/// Of a version of a resource; equal in every process.
+pub(super) fn fingerprint(name: &str, version: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (name, version).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Lane {
+    /// The version of a resource that the proxy should have, or that it should not.
+    pub fn count(&mut self, name: &str, version: Option<u64>) {
+        let Some(held) = self.held.get_mut(name) else { return };
+        let counted = version.map_or(0, |version| fingerprint(name, version));
+        self.version = self.version.wrapping_sub(held.counted).wrapping_add(counted);
+        held.counted = counted;
+    }
+
     pub fn is_settled(&self) -> bool {
         self.outstanding.is_none() && self.dirty.is_empty() && self.errors.is_empty()
     }

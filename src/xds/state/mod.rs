@@ -14,6 +14,8 @@ mod requests;
 mod responses;
 mod status;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -26,7 +28,7 @@ use tokio::time::Instant;
 use super::Options;
 use super::config::{Builder, Encoded, ResourceKey, ResourceType};
 use super::node::ServiceRef;
-use crate::catalog::{Catalog, Changes, Identity, MailboxSender, Registration, ServiceKey};
+use crate::catalog::{Aspects, Catalog, Changes, Identity, MailboxSender, Registration, ServiceKey};
 use backoff::Backoff;
 use lane::Held;
 use stream::{Stream, StreamId};
@@ -43,10 +45,11 @@ pub struct State {
     limits: Limits,
     resources: HashMap<Arc<ResourceKey>, Resource>,
     of_service: BTreeMap<ServiceRef, BTreeSet<Arc<ResourceKey>>>,
-    /// Streams whose node names the service.
-    nodes_of: BTreeMap<ServiceRef, BTreeSet<StreamId>>,
+    callers_of: BTreeMap<ServiceRef, Callers>,
     streams: BTreeMap<StreamId, Stream>,
     of_identity: BTreeMap<Identity, usize>,
+    /// Number of streams; one that is followed by another of its proxy is not missed.
+    of_proxy: BTreeMap<(Identity, Arc<str>), usize>,
     last_stream: StreamId,
     /// Changes that wait for their back-off.
     due: BTreeSet<(Instant, Arc<ResourceKey>)>,
@@ -69,6 +72,13 @@ struct Resource {
     encoded: Option<Arc<Encoded>>,
     subscribers: BTreeSet<StreamId>,
     backoff: Backoff,
+}
+
+/// The streams whose node names a service as an upstream.
+struct Callers {
+    streams: BTreeSet<StreamId>,
+    /// That each of them has for it.
+    clusters: BTreeSet<ServiceRef>,
 }
 
 /// A proxy whose stream ended a moment ago.
@@ -98,9 +108,10 @@ impl State {
             limits,
             resources: HashMap::new(),
             of_service: BTreeMap::new(),
-            nodes_of: BTreeMap::new(),
+            callers_of: BTreeMap::new(),
             streams: BTreeMap::new(),
             of_identity: BTreeMap::new(),
+            of_proxy: BTreeMap::new(),
             last_stream: 0,
             due: BTreeSet::new(),
             gone: Vec::new(),
@@ -155,34 +166,57 @@ impl State {
             }
             self.unsubscribe(id, key);
         }
-        self.watch_node(id, &stream, false);
+        for upstream in stream.upstreams() {
+            self.remove_caller(id, &upstream.service);
+        }
         for service in &routes {
             self.route_changed(service);
         }
         let Some(node) = stream.node else { return };
+        let proxy = (stream.identity, node.id);
+        if let Some(streams) = self.of_proxy.get_mut(&proxy) {
+            *streams -= 1;
+            if *streams == 0 {
+                self.of_proxy.remove(&proxy);
+            }
+        }
         let is_relevant = !routes.is_empty() || !stream.registrations.is_empty();
-        let has_other = self.streams.values().any(|other| {
-            other.identity == stream.identity && other.node.as_ref().is_some_and(|other| other.id == node.id)
-        });
-        if is_relevant && !has_other && self.gone.len() < MAX_GONE {
+        if is_relevant && !self.of_proxy.contains_key(&proxy) && self.gone.len() < MAX_GONE {
             let until = now + self.limits.patience;
-            let (identity, _registrations) = (stream.identity, stream.registrations);
-            self.gone.push(Gone { node: node.id, identity, until, routes, _registrations });
+            let ((identity, node), _registrations) = (proxy, stream.registrations);
+            self.gone.push(Gone { node, identity, until, routes, _registrations });
         }
     }
 
     /// After changes of the catalog.
     pub fn apply(&mut self, changes: &Changes, now: Instant) {
-        for key in changes.keys() {
+        for (key, aspects) in changes {
             let service = ServiceRef::of(key, &self.builder.cluster);
-            self.review_visibility(&service);
+            // A name is resolved to a service that the topology declares, whatever its route is.
+            let is_route = *aspects == Aspects::ROUTE && self.builder.catalog.service(key).is_some();
+            if !is_route {
+                self.review_visibility(&service);
+            }
             // Its clusters are known before its route is sent.
-            for id in self.nodes_of.get(&service).cloned().unwrap_or_default() {
-                self.refresh(id, ResourceType::Cluster);
-            }
+            self.refresh_callers(&service);
             for key in self.of_service.get(&service).cloned().unwrap_or_default() {
-                self.change(key, now);
+                if !is_route || self.carries_route(&key) {
+                    self.change(key, now);
+                }
             }
+        }
+    }
+
+    /// A weight changes no cluster, so it costs nothing here for what else the callers call.
+    fn refresh_callers(&mut self, service: &ServiceRef) {
+        let Some(callers) = self.callers_of.get_mut(service) else { return };
+        let clusters = self.builder.clusters_of(service);
+        if callers.clusters == clusters {
+            return;
+        }
+        callers.clusters = clusters;
+        for id in callers.streams.clone() {
+            self.refresh(id, ResourceType::Cluster);
         }
     }
 
@@ -288,7 +322,8 @@ impl State {
         let tls = stream.node.as_ref().and_then(|node| node.config.tls.clone());
         let of_node: Vec<ResourceKey> = match kind {
             ResourceType::Cluster => {
-                let services = stream.upstreams().iter().flat_map(|u| self.builder.clusters_of(&u.service));
+                let callers = stream.upstreams().iter().filter_map(|u| self.callers_of.get(&u.service));
+                let services = callers.flat_map(|callers| callers.clusters.iter().cloned());
                 let clusters = services.map(|service| ResourceKey::Cluster { service, tls: tls.clone() });
                 clusters.chain(stream.inbound().iter().cloned().map(ResourceKey::Application)).collect()
             }
@@ -354,9 +389,10 @@ impl State {
                     // Until the proxy has removed it.
                     held.wanted = false;
                     lane.dirty.insert(name);
-                } else if let Some(held) = lane.held.remove(&name) {
+                } else {
                     lane.dirty.remove(&name);
-                    dropped.extend(held.key);
+                    lane.count(&name, None);
+                    dropped.extend(lane.held.remove(&name).and_then(|held| held.key));
                 }
             }
             stream.wake.notify_one();
@@ -401,18 +437,19 @@ impl State {
         }
     }
 
-    fn watch_node(&mut self, id: StreamId, stream: &Stream, add: bool) {
-        let upstreams = stream.upstreams().iter().map(|upstream| &upstream.service);
-        for service in upstreams.chain(stream.inbound().iter().map(|inbound| &inbound.service)) {
-            let nodes = self.nodes_of.entry(service.clone()).or_default();
-            if add {
-                nodes.insert(id);
-            } else {
-                nodes.remove(&id);
-                if nodes.is_empty() {
-                    self.nodes_of.remove(service);
-                }
-            }
+    fn add_caller(&mut self, id: StreamId, service: &ServiceRef) {
+        let callers = self.callers_of.entry(service.clone()).or_insert_with(|| Callers {
+            streams: BTreeSet::new(),
+            clusters: self.builder.clusters_of(service),
+        });
+        callers.streams.insert(id);
+    }
+
+    fn remove_caller(&mut self, id: StreamId, service: &ServiceRef) {
+        let Some(callers) = self.callers_of.get_mut(service) else { return };
+        callers.streams.remove(&id);
+        if callers.streams.is_empty() {
+            self.callers_of.remove(service);
         }
     }
 

@@ -113,8 +113,11 @@ impl State {
             return Err(Refused::NodeId);
         }
         let announced: Vec<_> = if config.announce { config.inbound.clone() } else { Vec::new() };
+        let called: Vec<_> = config.upstreams.iter().map(|upstream| upstream.service.clone()).collect();
         let (identity, peer, mtls) = (stream.identity.clone(), stream.peer, config.tls.is_some());
-        stream.node = Some(Node { id: node.as_str().into(), config });
+        let name: Arc<str> = node.as_str().into();
+        stream.node = Some(Node { id: Arc::clone(&name), config });
+        *self.of_proxy.entry((identity.clone(), name)).or_default() += 1;
         let mut registrations = Vec::new();
         for inbound in announced {
             let Some(key) = self.builder.resolve(&inbound.service) else { continue };
@@ -130,9 +133,8 @@ impl State {
             let endpoint = Endpoint { mtls, ..Endpoint::at(address) };
             registrations.push(self.builder.catalog.register(key, endpoint));
         }
-        if let Some(stream) = self.streams.remove(&id) {
-            self.watch_node(id, &stream, true);
-            self.streams.insert(id, stream);
+        for service in &called {
+            self.add_caller(id, service);
         }
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.registrations = registrations;

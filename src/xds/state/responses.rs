@@ -1,13 +1,12 @@
 //! The next response of a stream.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::State;
-use super::lane::{ABSENT, Held, Outstanding, UNKNOWN};
+use super::lane::{ABSENT, Held, Outstanding, UNKNOWN, fingerprint};
 use super::stream::{Response, Stream, StreamId, Variant};
 use crate::xds::config::{Encoded, ResourceKey, ResourceType};
 
@@ -37,13 +36,14 @@ impl State {
         if lane.outstanding.is_some() || lane.dirty.is_empty() {
             return None;
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut versions) = (Vec::new(), Vec::new());
         let (mut clean, mut current) = (Vec::new(), Vec::new());
         for name in &lane.dirty {
             let Some(held) = lane.held.get(name) else {
                 clean.push(Arc::clone(name));
                 continue;
             };
+            versions.push((Arc::clone(name), self.wanted_version(held)));
             match self.part(stream, kind, name, held, now) {
                 Due::Now(part) => parts.push((held.alone, part)),
                 Due::Never => clean.push(Arc::clone(name)),
@@ -55,7 +55,6 @@ impl State {
             parts.retain(|(alone, _)| *alone);
             parts.truncate(1);
         }
-        let version = self.version_of(stream, kind);
         let full = stream.variant == Variant::StateOfTheWorld && kind.is_sent_in_full();
         let parts: Vec<Part> = match (full, parts.is_empty()) {
             (true, false) => self.full(stream, kind),
@@ -66,6 +65,10 @@ impl State {
         stream.nonce += 1;
         let nonce = stream.nonce;
         let lane = stream.lane_mut(kind);
+        for (name, version) in versions {
+            lane.count(&name, version);
+        }
+        let version = lane.version;
         for name in clean {
             lane.dirty.remove(&name);
         }
@@ -125,7 +128,10 @@ impl State {
             return if never_had { Due::Never } else { Due::Now(Part::Removal(Arc::clone(name))) };
         };
         let unsettled = self.settled.is_some_and(|settled| now < settled);
-        if !stream.has_clusters(&encoded.clusters) || (encoded.incomplete && held.earlier && unsettled) {
+        let service = held.key.as_ref().map(|key| key.service());
+        if !stream.has_clusters(service, &encoded.clusters)
+            || (encoded.incomplete && held.earlier && unsettled)
+        {
             return Due::Later;
         }
         Due::Now(Part::Content(Arc::clone(name), Arc::clone(encoded)))
@@ -164,16 +170,18 @@ impl State {
         self.resources.get(key)?.encoded.as_ref()
     }
 
-    /// Equal for equal resources, in every process.
+    /// Of all resources of the type that the proxy should have; equal for equal resources, in
+    /// every process. It is [`Lane::version`](super::lane::Lane::version) once none is dirty.
     pub(super) fn version_of(&self, stream: &Stream, kind: ResourceType) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for (name, held) in stream.lane(kind).held.iter().filter(|(_, held)| held.wanted) {
-            let encoded = held.key.as_ref().and_then(|key| self.encoded(key));
-            if let Some(encoded) = encoded {
-                (name, encoded.version).hash(&mut hasher);
-            }
-        }
-        hasher.finish()
+        let held = stream.lane(kind).held.iter();
+        let versions = held.filter_map(|(name, held)| Some(fingerprint(name, self.wanted_version(held)?)));
+        versions.fold(0, u64::wrapping_add)
+    }
+
+    /// None: the proxy should not have it.
+    fn wanted_version(&self, held: &Held) -> Option<u64> {
+        let key = held.key.as_ref().filter(|_| held.wanted)?;
+        self.encoded(key).map(|encoded| encoded.version)
     }
 }
 

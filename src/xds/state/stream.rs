@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::lane::{ABSENT, Lane, UNKNOWN};
 use crate::catalog::{Identity, Registration};
 use crate::xds::config::{Encoded, ResourceKey, ResourceType};
-use crate::xds::node::{Inbound, NodeConfig, Upstream};
+use crate::xds::node::{Inbound, NodeConfig, ServiceRef, Upstream};
 
 pub(super) type StreamId = u64;
 
@@ -95,14 +95,15 @@ impl Stream {
         )
     }
 
-    /// A route may name these clusters. One that the proxy refused does not hold routes
-    /// up: the route is refused as well, and that is reported.
-    pub fn has_clusters(&self, clusters: &[String]) -> bool {
+    /// A route of this service may name these clusters. One that the proxy refused does not
+    /// hold routes up: the route is refused as well, and that is reported.
+    pub fn has_clusters(&self, service: Option<&ServiceRef>, clusters: &[String]) -> bool {
         let lane = self.lane(ResourceType::Cluster);
-        let has = |name: &String| {
-            lane.held.get(&**name).is_none_or(|held| {
-                (held.acked != UNKNOWN && held.acked != ABSENT) || held.rejected != UNKNOWN
-            })
+        let is_upstream = || self.upstreams().iter().any(|upstream| Some(&upstream.service) == service);
+        let has = |name: &String| match lane.held.get(&**name) {
+            Some(held) => (held.acked != UNKNOWN && held.acked != ABSENT) || held.rejected != UNKNOWN,
+            // The route is newer than the clusters, which follow.
+            None => !(lane.wildcard && is_upstream()),
         };
         !lane.subscribed || clusters.iter().all(has)
     }

@@ -53,6 +53,11 @@ pub struct EndpointGroupSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<GroupEndpoint>,
 
+    /// A service of Consul or AWS Cloud Map whose instances are endpoints as well. They are
+    /// in `status.endpoints`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryService>,
+
     /// Requests by which proxies find out which endpoints serve. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
@@ -82,8 +87,33 @@ pub enum GroupProtocol {
     Tcp,
 }
 
+/// A service of a registry that a MeshApi names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RegistryService {
+    /// Name of a MeshApi in the controller's namespace: of Consul, or of App Mesh, for Cloud
+    /// Map in its regions.
+    #[schemars(length(min = 1, max = 253))]
+    pub mesh_api: String,
+
+    /// Namespace of the service in Cloud Map; none in Consul.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+
+    /// Name of the service.
+    #[schemars(length(min = 1, max = 253))]
+    pub service: String,
+
+    /// Key of an instance's version in its metadata (Consul) or attributes (Cloud Map). An
+    /// instance without a version is no endpoint. Default: version.
+    #[schemars(length(min = 1, max = 128))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_key: Option<String>,
+}
+
 /// An address of a service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupEndpoint {
     /// IP address; names are not resolved.
@@ -115,7 +145,9 @@ pub struct GroupEndpoint {
 }
 
 /// Health of an endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointHealth {
     /// gets requests.
@@ -169,7 +201,7 @@ pub struct OutlierDetection {
     pub ejection_time: Option<Duration>,
 }
 
-/// Written by Serin when a Canary initialises and promotes.
+/// Written by Serin when a Canary initialises and promotes, and when a registry changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointGroupStatus {
@@ -179,9 +211,21 @@ pub struct EndpointGroupStatus {
     /// The one before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
+    /// Instances of `spec.registry` as it listed them last.
+    #[schemars(length(max = 1000))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<GroupEndpoint>,
 }
 
 impl EndpointGroupSpec {
+    /// With the endpoints of its registry, those of the status.
+    pub fn with_registered(mut self, registered: &[GroupEndpoint]) -> Self {
+        if self.registry.is_some() {
+            self.endpoints.extend_from_slice(registered);
+        }
+        self
+    }
+
     /// Endpoints that run a version.
     pub fn of_version<'a>(&'a self, version: &'a str) -> impl Iterator<Item = &'a GroupEndpoint> {
         self.endpoints.iter().filter(move |endpoint| endpoint.version == version)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::writer;
+use super::{registries::RegistryWriter, writer};
 use crate::{
     controller::context::Context,
     discovery::{live::LiveInventory, model::Key, rest::Sources},
@@ -51,7 +51,14 @@ async fn follow_while_held(ctx: &Context) {
 fn follow(ctx: &Context) -> AbortOnDropHandle<()> {
     let client = ctx.fence.fenced_client(&ctx.client, &writer(ctx));
     let (changes, mut received) = mpsc::channel(MAX_CHANGE_BATCH);
-    let sources = Sources::new(client, ctx.options.controller_namespace.clone(), ctx.clock, changes);
+    let namespace = ctx.options.controller_namespace.clone();
+    let mut sources = Sources::new(client.clone(), namespace, ctx.clock, changes);
+    let mut writer = None;
+    if let Some(server) = &ctx.xds {
+        let (of_groups, registries) = RegistryWriter::new(client, &server.objects);
+        sources = sources.with_registries(registries);
+        writer = Some(of_groups);
+    }
     let inventory = Arc::clone(&ctx.inventory);
     AbortOnDropHandle::new(tokio::spawn(async move {
         let apply = async {
@@ -60,7 +67,12 @@ fn follow(ctx: &Context) -> AbortOnDropHandle<()> {
                 inventory.update(|inventory| batch.drain(..).for_each(|change| inventory.change(change)));
             }
         };
-        tokio::join!(sources.run(CancellationToken::new()), apply);
+        let write = async {
+            if let Some(writer) = writer {
+                writer.run().await;
+            }
+        };
+        tokio::join!(sources.run(CancellationToken::new()), apply, write);
     }))
 }
 

@@ -15,6 +15,7 @@
 mod definitions;
 pub mod followers;
 mod mesh_apis;
+mod registries;
 mod resource_specs;
 mod resources;
 
