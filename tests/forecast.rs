@@ -1,23 +1,23 @@
 //! `serin simulate`, the program: what it predicts follows from the Canary and the seed, and
 //! agrees with the engine run on another model of a cluster and of requests.
 
-mod support;
 /// The cluster of the engine's own tests, which shares no code with the simulation.
 #[allow(dead_code)]
 #[path = "engine/world.rs"]
 mod engine_world;
+mod support;
 /// The real controller on virtual time.
 mod world;
 
 use std::process::{Command, Output};
 
+use engine_world::World as EngineWorld;
 use serde_json::{Value, json};
 use serin::analysis::Measurement;
 use serin::api::Canary;
 use serin::api::canary::Phase;
 use serin::engine::{Action, decide, observed::CheckMeasurements};
 use support::Folder;
-use engine_world::World as EngineWorld;
 use tokio::time::Instant;
 use world::World;
 
@@ -199,7 +199,8 @@ async fn detection_takes_as_long_as_with_the_real_controller() {
     let delays = rolled_back_by_the_controller(60).await;
     println!("{delays:?}");
     let real = delays.iter().sum::<f64>() / delays.len() as f64;
-    let arguments = "--rps 500 --errors 0 --pods 2 --pod-start 1s --scrape-interval 0s --fault errors=2% --releases 1000";
+    let arguments =
+        "--rps 500 --errors 0 --pods 2 --pod-start 1s --scrape-interval 0s --fault errors=2% --releases 1000";
     let found = forecast(&canary(DEMO), arguments);
     let forecast = found["rows"][1]["serin"]["seconds"]["mean"].as_f64().expect("seconds");
     println!("{real} {forecast}");

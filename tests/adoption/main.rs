@@ -61,15 +61,17 @@ struct World {
 impl World {
     async fn new(cluster: &'static Cluster, furnished: &'static OnceCell<()>) -> Self {
         let client = cluster.client().await;
-        furnished.get_or_init(async || {
-            support::node::run(cluster, Network::Private);
-            let split = definitions::shipped(Part::Osm, "smi_traffic_split.yaml");
-            definitions::install(&client, definitions::ours().into_iter().chain([split])).await;
-            let text = std::fs::read_to_string(Part::Flagger.folder().join("artifacts/flagger/crd.yaml"));
-            let theirs: Vec<Value> = serde_saphyr::from_multiple(&text.expect("Flagger's definitions")).expect("YAML");
-            definitions::install(&client, theirs).await;
-        })
-        .await;
+        furnished
+            .get_or_init(async || {
+                support::node::run(cluster, Network::Private);
+                let split = definitions::shipped(Part::Osm, "smi_traffic_split.yaml");
+                definitions::install(&client, definitions::ours().into_iter().chain([split])).await;
+                let theirs = Part::Flagger.folder().join("artifacts/flagger/crd.yaml");
+                let kubectl = Kubectl::admin(cluster);
+                kubectl.apply(&std::fs::read_to_string(theirs).expect("Flagger's definitions")).await;
+                kubectl.run(&["wait", "--for=condition=Established", "crds", "--all"], "").await.ok();
+            })
+            .await;
         let namespace = cluster.namespace("adoption").await;
         let folder = Folder::new("adoption");
         let arguments = [
@@ -148,7 +150,8 @@ impl World {
 
     async fn push(&self, image: &str) {
         let containers = json!([{ "name": "app", "image": image }]);
-        let patch = Patch::Strategic(json!({ "spec": { "template": { "spec": { "containers": containers } } } }));
+        let patch =
+            Patch::Strategic(json!({ "spec": { "template": { "spec": { "containers": containers } } } }));
         self.api(DEPLOYMENT).patch("web", &PatchParams::default(), &patch).await.expect("a push");
     }
 
@@ -161,14 +164,16 @@ impl World {
             about["apiVersion"] == "flagger.app/v1beta1" && about["kind"] == kind
         };
         let text = |event: &DynamicObject| {
-            let [reason, message] = ["reason", "message"].map(|field| event.data[field].as_str().unwrap_or_default());
+            let [reason, message] =
+                ["reason", "message"].map(|field| event.data[field].as_str().unwrap_or_default());
             format!("{reason}: {message}")
         };
         events.items.iter().filter(about).map(text).collect()
     }
 
     async fn has_event(&self, kind: &str, words: &str) {
-        eventually(words, PATIENCE, async || self.events(kind).await.iter().any(|text| text.contains(words))).await;
+        eventually(words, PATIENCE, async || self.events(kind).await.iter().any(|text| text.contains(words)))
+            .await;
     }
 
     fn condition(status: &Value, type_: &str) -> Value {
@@ -204,7 +209,8 @@ async fn a_manifest_of_flagger_is_released_and_shows_flaggers_phases(world: Worl
     let promoted = World::condition(&canary["status"], "Promoted");
     assert_eq!((&promoted["status"], &promoted["reason"]), (&json!("True"), &json!("Succeeded")));
     assert_eq!(canary["spec"], before, "their spec is not edited");
-    let image = &world.get(DEPLOYMENT, "web-primary").await["spec"]["template"]["spec"]["containers"][0]["image"];
+    let image =
+        &world.get(DEPLOYMENT, "web-primary").await["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(image, "app:v2");
     world.has_event("Canary", "Promoted").await;
 
@@ -234,7 +240,9 @@ async fn an_edit_is_followed_and_a_deletion_too(world: World) {
     world.patch(THEIRS, "web", json!({ "spec": { "analysis": analysis } })).await;
     eventually("the edit is followed", PATIENCE, async || {
         let analysis = world.get(OURS, "web").await["spec"]["analysis"].take();
-        analysis["stepWeights"] == json!([10, 30]) && analysis["stepWeight"].is_null() && analysis["threshold"] == 3
+        analysis["stepWeights"] == json!([10, 30])
+            && analysis["stepWeight"].is_null()
+            && analysis["threshold"] == 3
     })
     .await;
     // An edit of ours is set back.
@@ -246,7 +254,8 @@ async fn an_edit_is_followed_and_a_deletion_too(world: World) {
 
     world.api(THEIRS).delete("web", &DeleteParams::default()).await.expect("a deletion");
     eventually("ours goes with it", PATIENCE, async || world.get(OURS, "web").await.is_null()).await;
-    eventually("the primary goes", PATIENCE, async || world.get(DEPLOYMENT, "web-primary").await.is_null()).await;
+    eventually("the primary goes", PATIENCE, async || world.get(DEPLOYMENT, "web-primary").await.is_null())
+        .await;
     assert_eq!(world.get(DEPLOYMENT, "web").await["spec"]["replicas"], 1, "the target serves again");
 }
 
@@ -271,7 +280,10 @@ async fn no_canary_is_served_while_a_flagger_runs(world: World) {
     scale(0).await;
     eventually("it is served", PATIENCE, async || world.phase().await == "Initialized").await;
     scale(1).await;
-    eventually("ours is suspended", PATIENCE, async || world.get(OURS, "web").await["spec"]["suspend"] == true).await;
+    eventually("ours is suspended", PATIENCE, async || {
+        world.get(OURS, "web").await["spec"]["suspend"] == true
+    })
+    .await;
     // Nothing moves, whatever is pushed.
     world.push("app:v2").await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -306,12 +318,14 @@ async fn a_refusal_is_on_the_object_of_flagger(world: World) {
     // Of a name that ours has already.
     let ours = json!({
         "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": { "name": "shop" },
-        "spec": { "targetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "shop" }, "suspend": true },
+        "spec": {
+            "targetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "shop" },
+            "service": { "port": 80 }, "analysis": { "interval": "1m", "stepWeight": 10 }, "suspend": true,
+        },
     });
     world.create(OURS, ours.clone()).await;
     let mut theirs = ours;
     theirs["apiVersion"] = json!("flagger.app/v1beta1");
-    theirs["spec"]["analysis"] = json!({});
     world.create(THEIRS, theirs).await;
     world.has_event("Canary", "was not made from this object").await;
     let shop = world.api(OURS).get("shop").await.expect("ours");

@@ -22,6 +22,7 @@ const ALL_FEATURES: [&str; 31] = [
     "istio=true",
     "appMesh=true",
     "meshApis=true",
+    "flagger.adopt=true",
     "api.enabled=true",
     "api.tlsSecret=serin-api",
     "replacePods=true",

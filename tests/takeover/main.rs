@@ -291,7 +291,13 @@ async fn canaries_of_flagger_are_taken_over_without_a_weight_that_moves() {
         ours.len() == COUNT && ours[RELEASING].0 == "Succeeded"
     })
     .await;
-    let seen = shares.all();
+    let mut seen = shares.all();
+    // What is followed may be a moment late.
+    for split in world.list(&splits).await {
+        let seen = seen.get_mut(&split.name_any()).expect("a route that is followed");
+        seen.push(share(&split));
+        seen.dedup();
+    }
     for name in &names {
         let seen = &seen[name];
         match name == RELEASING {

@@ -106,7 +106,12 @@ async fn follow(adopter: Arc<Adopter>, kind: FollowedKind, namespace: Option<Str
         .for_each(async |end| {
             if let Err(error) = end {
                 let why = error_chain(&error);
-                tracing::warn!(kind = theirs.plural, group = theirs.group, why, "an object of Flagger is not followed");
+                tracing::warn!(
+                    kind = theirs.plural,
+                    group = theirs.group,
+                    why,
+                    "an object of Flagger is not followed"
+                );
             }
         })
         .await;
@@ -164,7 +169,9 @@ impl Adopter {
         if kind.is_canary() && running.is_none() {
             let status = ours.as_ref().map_or(&Value::Null, |ours| &ours.data["status"]);
             let now = clock::seconds(self.ctx.clock.now());
-            if let Some(patch) = translate::status_patch(&theirs.data["status"], status, refusal.as_deref(), &now) {
+            if let Some(patch) =
+                translate::status_patch(&theirs.data["status"], status, refusal.as_deref(), &now)
+            {
                 let theirs: Api<DynamicObject> = Api::namespaced_with(client, &name.namespace, &kind.theirs);
                 let patch = Patch::Merge(json!({ "status": patch }));
                 theirs.patch_status(&name.name, &merge_params(), &patch).await.map_err(failed)?;
@@ -174,7 +181,13 @@ impl Adopter {
     }
 
     /// An Event on Flagger's object for a refusal that is new.
-    async fn report(&self, kind: &FollowedKind, name: &NamespacedName, theirs: &DynamicObject, refusal: Option<&str>) {
+    async fn report(
+        &self,
+        kind: &FollowedKind,
+        name: &NamespacedName,
+        theirs: &DynamicObject,
+        refusal: Option<&str>,
+    ) {
         let key = (kind.name, name.clone());
         let before = match refusal {
             Some(refusal) => self.refusals.lock().insert(key, refusal.to_owned()),

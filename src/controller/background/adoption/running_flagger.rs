@@ -94,9 +94,8 @@ impl Running {
     pub fn refusal_for(&self, namespace: &str) -> Option<String> {
         match self {
             Self::Deployments(all) => {
-                let serves = |one: &&FlaggerDeployment| {
-                    one.serves.as_ref().is_none_or(|only| only == namespace)
-                };
+                let serves =
+                    |one: &&FlaggerDeployment| one.serves.as_ref().is_none_or(|only| only == namespace);
                 let one = all.iter().find(serves)?;
                 Some(format!(
                     "Flagger runs ({one}), and two controllers must not move one route; scale it to 0, and Serin serves this Canary"
@@ -105,9 +104,9 @@ impl Running {
             Self::Leader(holder) => Some(format!(
                 "Flagger runs ({holder} holds the Lease {LEASE_NAMESPACE}/{LEASE}), and two controllers must not move one route; stop it, and Serin serves this Canary"
             )),
-            Self::Unknown(why) => {
-                Some(format!("Serin cannot find out whether a Flagger runs, so it serves nothing of Flagger's: {why}"))
-            }
+            Self::Unknown(why) => Some(format!(
+                "Serin cannot find out whether a Flagger runs, so it serves nothing of Flagger's: {why}"
+            )),
         }
     }
 }

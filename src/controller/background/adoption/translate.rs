@@ -126,8 +126,9 @@ pub fn step(
     let write = match is_current {
         true => Write::Nothing,
         false => {
-            let before = before.and_then(|text| serde_json::from_str(text).ok());
-            let removed = merge_diff(before.as_ref().unwrap_or(&ours.data["spec"]), &spec);
+            // One of `serin migrate --live` has none: what Flagger's flags say stays in it.
+            let before: Option<Value> = before.and_then(|text| serde_json::from_str(text).ok());
+            let removed = before.map_or(Value::Null, |before| merge_diff(&before, &spec));
             let mut patch = spec;
             add_nulls(&mut patch, &removed);
             Write::Patch(json!({ "metadata": metadata, "spec": patch }))
@@ -285,7 +286,8 @@ mod tests {
         let same = step(&canary(), &before, Some(&object(ours.clone())), None);
         assert_eq!(same, Step::only(Write::Nothing));
 
-        let edited = theirs(json!({ "spec": { "analysis": { "stepWeight": null, "stepWeights": [5, 50] } } }));
+        let edited =
+            theirs(json!({ "spec": { "analysis": { "stepWeight": null, "stepWeights": [5, 50] } } }));
         let Write::Patch(patch) = step(&canary(), &edited, Some(&object(ours.clone())), None).write else {
             panic!("it is patched");
         };
@@ -332,7 +334,8 @@ mod tests {
         assert!(refusal.contains("delete one of the two"), "{refusal}");
 
         // What serin migrate --live made is taken, with the suspend of before.
-        let annotations = json!({ "metadata": { "annotations": { MIGRATED: "false" } }, "spec": { "suspend": true } });
+        let annotations =
+            json!({ "metadata": { "annotations": { MIGRATED: "false" } }, "spec": { "suspend": true } });
         let Write::Patch(patch) = step(&canary(), &theirs(annotations), Some(&other), None).write else {
             panic!("it is taken");
         };
