@@ -171,4 +171,20 @@ mod tests {
             assert_eq!(convert(theirs), ours);
         }
     }
+
+    #[test]
+    fn a_flagger_runs_until_its_last_pod_is_gone() {
+        let deployment = |spec: &str, status: &str| -> Deployment {
+            let pod = r#"{"spec": {"containers": [{"name": "flagger", "args": ["-namespace=shop"]}]}}"#;
+            let text = format!(
+                r#"{{"spec": {{{spec} "selector": {{}}, "template": {pod}}}, "status": {{{status}}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert!(is_running(&deployment("", "")), "one replica is the default");
+        assert!(is_running(&deployment(r#""replicas": 0,"#, r#""replicas": 1"#)));
+        assert!(!is_running(&deployment(r#""replicas": 0,"#, "")));
+        assert_eq!(argument(&deployment("", ""), "namespace"), Some("shop".to_owned()));
+        assert_eq!(argument(&deployment("", ""), "mesh-provider"), None);
+    }
 }
