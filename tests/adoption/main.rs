@@ -320,7 +320,7 @@ async fn a_refusal_is_on_the_object_of_flagger(world: World) {
         "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": { "name": "shop" },
         "spec": {
             "targetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "shop" },
-            "service": { "port": 80 }, "analysis": { "interval": "1m", "stepWeight": 10 }, "suspend": true,
+            "service": { "port": 80 }, "analysis": { "interval": "1m", "threshold": 5, "stepWeight": 10 }, "suspend": true,
         },
     });
     world.create(OURS, ours.clone()).await;
