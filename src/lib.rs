@@ -27,7 +27,7 @@
 //! | [`controller`] | the reconcile loop: observe, decide, act, record                  | all above    |
 //! | [`server`]     | `/metrics`, `/healthz`, `/readyz`, the APIs and the dashboard     | `gates`, `notify`, `telemetry`, `controller`, `workload`, `routing`, `discovery` |
 //! | `lint`         | findings about manifests, without a cluster                       | `workload`, `routing`, `metrics`, `kube-local` |
-//! | [`migrate`]    | manifests of Flagger and Argo Rollouts as Serin's                 |              |
+//! | [`migrate`]    | manifests of Flagger and Argo Rollouts as Serin's; knows Flagger  |              |
 //! | [`cli`]        | the commands, one file each                                       | all, `kube-local` |
 //! | `object_cache` | the cache of objects that `routing` and `workload` read and write through |              |
 //! | `patch`        | the field manager, patch parameters and merge diffs               |              |

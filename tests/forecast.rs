@@ -1,20 +1,24 @@
 //! `serin simulate`, the program: what it predicts follows from the Canary and the seed, and
 //! agrees with the engine run on another model of a cluster and of requests.
 
-mod support;
 /// The cluster of the engine's own tests, which shares no code with the simulation.
 #[allow(dead_code)]
 #[path = "engine/world.rs"]
+mod engine_world;
+mod support;
+/// The real controller on virtual time.
 mod world;
 
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use engine_world::World as EngineWorld;
+use serde_json::{Value, json};
 use serin::analysis::Measurement;
 use serin::api::Canary;
 use serin::api::canary::Phase;
 use serin::engine::{Action, decide, observed::CheckMeasurements};
 use support::Folder;
+use tokio::time::Instant;
 use world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_serin");
@@ -35,7 +39,7 @@ fn simulate(manifest: &str, arguments: &str) -> Output {
     command.current_dir(folder.path()).output().expect("the program")
 }
 
-fn json(manifest: &str, arguments: &str) -> Value {
+fn forecast(manifest: &str, arguments: &str) -> Value {
     let output = simulate(manifest, &format!("{arguments} -o json"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
@@ -48,7 +52,7 @@ const COMPARED: &str = "interval: 1m, threshold: 5, stepWeights: [5, 10, 20, 50,
 #[test]
 fn the_same_seed_gives_the_same_forecast_and_another_one_another() {
     let run = |seed: u32| {
-        json(&canary(COMPARED), &format!("--releases 12 --fault errors=3% --seed {seed}"))["rows"].take()
+        forecast(&canary(COMPARED), &format!("--releases 12 --fault errors=3% --seed {seed}"))["rows"].take()
     };
     let first = run(7);
     assert_eq!(first, run(7));
@@ -57,7 +61,7 @@ fn the_same_seed_gives_the_same_forecast_and_another_one_another() {
 
 #[test]
 fn a_healthy_release_takes_its_steps_and_two_starts_of_pods() {
-    let found = json(&canary(COMPARED), "--releases 2 --pod-start 10s");
+    let found = forecast(&canary(COMPARED), "--releases 2 --pod-start 10s");
     let healthy = &found["healthy"];
     assert_eq!(healthy["outcome"], "promoted");
     let decided = healthy["decidedSeconds"].as_f64().expect("a number");
@@ -78,7 +82,7 @@ fn a_healthy_release_takes_its_steps_and_two_starts_of_pods() {
 #[test]
 fn a_bad_release_is_found_and_a_worse_one_sooner() {
     let found =
-        json(&canary(COMPARED), "--releases 20 --fault errors=3% --fault errors=30% --fault p99=+60%");
+        forecast(&canary(COMPARED), "--releases 20 --fault errors=3% --fault errors=30% --fault p99=+60%");
     let rows = found["rows"].as_array().expect("rows");
     let faults: Vec<&str> = rows.iter().filter_map(|row| row["fault"].as_str()).collect();
     assert_eq!(faults, ["none", "errors=3%", "errors=30%", "p99=+60%"]);
@@ -95,11 +99,11 @@ fn a_bad_release_is_found_and_a_worse_one_sooner() {
 const THRESHOLD: &str = "interval: 1m, threshold: 2, stepWeights: [20, 50], warmup: 0s, verifySplit: false, \
                          metrics: [{name: request-success-rate, thresholdRange: {min: 99}}]";
 
-/// Releases of a healthy revision that the engine rolls back on [`World`], whose requests are
+/// Releases of a healthy revision that the engine rolls back on [`EngineWorld`], whose requests are
 /// drawn here: as many as the weight gives in a minute, each failing with the same chance.
 fn rolled_back_on_another_cluster(releases: u64, per_second: f64, failing: f64) -> u64 {
     let parsed: Canary = serde_saphyr::from_str(&canary(THRESHOLD)).expect("a Canary");
-    let initialized = World::initialized(&parsed);
+    let initialized = EngineWorld::initialized(&parsed);
     let mut random = fastrand::Rng::with_seed(11);
     let mut rolled_back = 0;
     for _ in 0..releases {
@@ -156,7 +160,7 @@ fn false_rollbacks_are_those_of_the_engine_on_another_cluster() {
     let arguments = format!(
         "--releases {releases} --rps 5 --errors 0.5 --scrape-interval 0s --fault none --pod-start 0s"
     );
-    let found = json(&canary(THRESHOLD), &arguments);
+    let found = forecast(&canary(THRESHOLD), &arguments);
     let row = &found["rows"][0]["serin"];
     let forecast = row["rolledBackShare"].as_f64().expect("a share");
     let direct = rolled_back_on_another_cluster(releases, 5.0, 0.005) as f64 / releases as f64;
@@ -166,9 +170,46 @@ fn false_rollbacks_are_those_of_the_engine_on_another_cluster() {
     assert!((forecast - direct).abs() <= 2.0 * both, "{forecast} is not {direct}, beside an error of {both}");
 }
 
+/// The analysis of the demo.
+const DEMO: &str = "interval: 4s, warmup: 0s, stepWeights: [5, 10, 25, 50], \
+                    metrics: [{name: request-success-rate}, {name: request-duration}]";
+
+/// Seconds from the first request to the canary until each of these releases was rolled back
+/// by the real controller, which scrapes pods that a mesh sends 500 requests a second to.
+async fn rolled_back_by_the_controller(releases: u64) -> Vec<f64> {
+    let world = World::new().await;
+    let analysis: Value = serde_saphyr::from_str(&format!("{{{DEMO}}}")).expect("YAML");
+    let _serin = world.initialized(json!({ "analysis": analysis })).await;
+    // A hundred a second each.
+    let _traffic: Vec<_> = (0..5).map(|_| world.traffic()).collect();
+    let mut delays = Vec::new();
+    for release in 1..=releases {
+        world.push(&format!("web:v{}-errors-2", release + 1)).await;
+        world.becomes("sent requests", |status| status.canary_weight.hundredths() > 0).await;
+        let began = Instant::now();
+        world.reaches(Phase::Failed).await;
+        delays.push(began.elapsed().as_secs_f64());
+        world.released(release).await;
+    }
+    delays
+}
+
+#[tokio::test(start_paused = true)]
+async fn detection_takes_as_long_as_with_the_real_controller() {
+    let delays = rolled_back_by_the_controller(60).await;
+    println!("{delays:?}");
+    let real = delays.iter().sum::<f64>() / delays.len() as f64;
+    let arguments =
+        "--rps 500 --errors 0 --pods 2 --pod-start 1s --scrape-interval 0s --fault errors=2% --releases 1000";
+    let found = forecast(&canary(DEMO), arguments);
+    let forecast = found["rows"][1]["serin"]["seconds"]["mean"].as_f64().expect("seconds");
+    println!("{real} {forecast}");
+    assert!((forecast / real - 1.0).abs() <= 0.1, "{forecast} s is not {real} s: {delays:?}");
+}
+
 #[test]
 fn suggested_steps_decide_within_the_time() {
-    let found = json(&canary(COMPARED), "--releases 2 --suggest 10m --rps 100 --fault errors=3%");
+    let found = forecast(&canary(COMPARED), "--releases 2 --suggest 10m --rps 100 --fault errors=3%");
     let suggestion = &found["suggestion"];
     assert_eq!(suggestion["suffices"], true, "{suggestion:#}");
     let promoted = suggestion["promotionSeconds"].as_f64().expect("seconds");
@@ -180,7 +221,7 @@ fn suggested_steps_decide_within_the_time() {
         "interval: 1m",
         &format!("interval: {}", suggestion["interval"].as_str().expect("an interval")),
     );
-    let tried = json(&canary(&again), "--releases 20 --rps 100 --fault errors=3%");
+    let tried = forecast(&canary(&again), "--releases 20 --rps 100 --fault errors=3%");
     assert_eq!(tried["healthy"]["finishedSeconds"], suggestion["promotionSeconds"]);
     assert!(tried["rows"][1]["serin"]["rolledBack"].as_u64().expect("a number") >= 18, "{tried:#}");
 }

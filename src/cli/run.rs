@@ -254,6 +254,12 @@ pub(super) struct Args {
     #[arg(help_heading = "Inventory", long, env = "SERIN_MESH_APIS")]
     mesh_apis: bool,
 
+    /// Serve Canaries, MetricTemplates and AlertProviders of Flagger (flagger.app) as they
+    /// are, with their status and Events. Each gets one of Serin beside it, which follows
+    /// it. Flagger must be scaled to 0: while it runs, none is served
+    #[arg(help_heading = "Releases", long, env = "SERIN_ADOPT_FLAGGER")]
+    adopt_flagger: bool,
+
     #[command(flatten)]
     smi_metrics: super::smi_metrics::SmiMetricsArgs,
 
@@ -539,6 +545,7 @@ pub(super) async fn serve(args: Args, client: Option<Client>) -> anyhow::Result<
         },
         tenancy: args.tenancy.into(),
         notifications: args.chat.notifications(&args.cluster_name),
+        adopt_flagger: args.adopt_flagger,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
     let environment =

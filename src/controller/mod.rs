@@ -127,6 +127,8 @@ pub struct Options {
     pub inventory: InventoryOptions,
     pub tenancy: Tenancy,
     pub notifications: NotificationOptions,
+    /// Serve the objects of Flagger too, as they are.
+    pub adopt_flagger: bool,
 }
 
 impl Default for Options {
@@ -144,6 +146,7 @@ impl Default for Options {
             inventory: InventoryOptions::default(),
             tenancy: Tenancy::default(),
             notifications: NotificationOptions::default(),
+            adopt_flagger: false,
         }
     }
 }
@@ -181,6 +184,7 @@ impl Controller {
         let _watches = self.ctx.caches.watch_canaries();
         let _inventory = background::inventory::spawn(&self.ctx);
         let _xds = background::xds::spawn(&self.ctx);
+        let _adoption = self.ctx.options.adopt_flagger.then(|| background::adoption::spawn(&self.ctx));
         let mut dispatcher = Dispatcher::new(Arc::clone(&self.ctx));
         let mut reconciles = JoinSet::new();
         let mut clock_step = None;

@@ -1,8 +1,18 @@
 //! A Canary, MetricTemplate or AlertProvider of Flagger: its fields have the same names and
-//! meaning here, so the text stays, with its comments and order.
+//! meaning here, so the text stays, with its comments and order. And how Flagger itself is
+//! known in a cluster.
 
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::core::{ApiResource, GroupVersionKind};
 use regex::Regex;
 use serde_json::Value;
+
+/// On a Canary of Flagger that `serin migrate --live` took over: its `spec.suspend` from
+/// before. On Flagger's Deployment: its replicas.
+pub const MIGRATED: &str = "serin.dev/migrated";
+
+/// Labels of Flagger's Deployment: of its chart, and of its manifests.
+pub const SELECTORS: [&str; 2] = ["app.kubernetes.io/name=flagger", "app=flagger"];
 
 /// Providers that Flagger routes and this version does not.
 const UNROUTED: [&str; 10] = [
@@ -34,6 +44,30 @@ const UNQUERIED: [&str; 11] = [
 ];
 
 const BUILT_IN: [&str; 2] = ["request-success-rate", "request-duration"];
+
+/// A kind of Flagger's.
+pub fn resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("flagger.app", "v1beta1", kind))
+}
+
+/// Whether this Deployment of Flagger has pods, or will have some.
+pub fn is_running(flagger: &Deployment) -> bool {
+    let wanted = flagger.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let exist = flagger.status.as_ref().and_then(|status| status.replicas).unwrap_or_default();
+    wanted > 0 || exist > 0
+}
+
+/// The value of a flag of Flagger.
+pub fn argument(flagger: &Deployment, flag: &str) -> Option<String> {
+    let pods = flagger.spec.as_ref()?.template.spec.as_ref()?;
+    let arguments = pods
+        .containers
+        .iter()
+        .flat_map(|container| container.command.iter().flatten().chain(container.args.iter().flatten()));
+    let mut values = arguments
+        .filter_map(|argument| argument.trim_start_matches('-').strip_prefix(flag)?.strip_prefix('='));
+    values.next().filter(|value| !value.is_empty()).map(str::to_owned)
+}
 
 /// Whether this version routes by a provider of Flagger's.
 pub fn is_routed(provider: &str) -> bool {
@@ -136,5 +170,21 @@ mod tests {
         ] {
             assert_eq!(convert(theirs), ours);
         }
+    }
+
+    #[test]
+    fn a_flagger_runs_until_its_last_pod_is_gone() {
+        let deployment = |spec: &str, status: &str| -> Deployment {
+            let pod = r#"{"spec": {"containers": [{"name": "flagger", "args": ["-namespace=shop"]}]}}"#;
+            let text = format!(
+                r#"{{"spec": {{{spec} "selector": {{}}, "template": {pod}}}, "status": {{{status}}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert!(is_running(&deployment("", "")), "one replica is the default");
+        assert!(is_running(&deployment(r#""replicas": 0,"#, r#""replicas": 1"#)));
+        assert!(!is_running(&deployment(r#""replicas": 0,"#, "")));
+        assert_eq!(argument(&deployment("", ""), "namespace"), Some("shop".to_owned()));
+        assert_eq!(argument(&deployment("", ""), "mesh-provider"), None);
     }
 }

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod adoption;
 mod approvals;
 mod image;
 mod install;

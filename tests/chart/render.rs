@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const ALL_FEATURES: [&str; 31] = [
+const ALL_FEATURES: [&str; 32] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.prometheusRule.enabled=true",
     "smi=true",
@@ -22,6 +22,7 @@ const ALL_FEATURES: [&str; 31] = [
     "istio=true",
     "appMesh=true",
     "meshApis=true",
+    "flagger.adopt=true",
     "api.enabled=true",
     "api.tlsSecret=serin-api",
     "replacePods=true",

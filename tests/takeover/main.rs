@@ -243,7 +243,7 @@ async fn canaries_of_flagger_are_taken_over_without_a_weight_that_moves() {
         format!("--kubeconfig={}", world.cluster.kubeconfig().display()),
         format!("--namespaces={}", world.namespace),
     ];
-    let _serin = Child::start(world.folder.path(), Path::new(PROGRAM), &arguments);
+    let serin = Child::start(world.folder.path(), Path::new(PROGRAM), &arguments);
     let shares = Shares::default();
     let splits = kind("split.smi-spec.io", "v1alpha2", "TrafficSplit");
     let _following = shares.follow(world.api(&splits));
@@ -291,7 +291,13 @@ async fn canaries_of_flagger_are_taken_over_without_a_weight_that_moves() {
         ours.len() == COUNT && ours[RELEASING].0 == "Succeeded"
     })
     .await;
-    let seen = shares.all();
+    let mut seen = shares.all();
+    // What is followed may be a moment late.
+    for split in world.list(&splits).await {
+        let seen = seen.get_mut(&split.name_any()).expect("a route that is followed");
+        seen.push(share(&split));
+        seen.dedup();
+    }
     for name in &names {
         let seen = &seen[name];
         match name == RELEASING {
@@ -324,6 +330,32 @@ async fn canaries_of_flagger_are_taken_over_without_a_weight_that_moves() {
         ours.iter().any(|one| released(one) && one.data["status"]["phase"] == "Succeeded")
     })
     .await;
+
+    // Or they stay, and are what Serin follows.
+    drop(serin);
+    let adopting = arguments.iter().map(String::as_str).chain(["--adopt-flagger"]);
+    let _serin = Child::start(world.folder.path(), Path::new(PROGRAM), adopting);
+    shares.clear();
+    eventually("Serin follows Flagger's Canaries", PATIENCE, async || {
+        let ours = world.list(&kind("serin.dev", "v1alpha1", "Canary")).await;
+        let followed = ours.iter().all(|one| {
+            let spec = &one.data["spec"];
+            assert_eq!((&spec["provider"], &spec["suspend"]), (&json!("smi:v1alpha2"), &json!(false)));
+            one.owner_references().iter().any(|owner| owner.api_version.starts_with("flagger.app/"))
+        });
+        followed && world.theirs().await == world.ours().await
+    })
+    .await;
+    world.push("web-1", "app:v2").await;
+    eventually("Flagger's Canary shows the release", PATIENCE, async || {
+        world.theirs().await["web-1"].0 == "Progressing"
+    })
+    .await;
+    eventually("and its end", PATIENCE, async || world.theirs().await["web-1"].0 == "Succeeded").await;
+    let moved = shares.all().into_iter().filter(|(_, seen)| *seen != [0.0]);
+    let moved: Vec<String> = moved.map(|(name, _)| name).collect();
+    assert_eq!(moved, ["web-1"]);
+
     world.serin(&["migrate", "--finish"]).await;
     eventually("Flagger's Canaries are gone", PATIENCE, async || world.theirs().await.is_empty()).await;
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -25,6 +25,10 @@ const RECENT_WINDOW: Duration = Duration::from_secs(4);
 
 const TICK: Duration = Duration::from_millis(10);
 
+/// A tick that is late sends what it owes for this long. A machine that stops for longer gets
+/// fewer requests, not bursts.
+const MAX_CATCH_UP: Duration = Duration::from_millis(100);
+
 /// Bounds memory when a pod hangs.
 const MAX_IN_FLIGHT: usize = 4_000;
 
@@ -86,21 +90,39 @@ impl Load {
 
 async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, (rate, traffic): (u32, Traffic)) {
     let mut ticks = interval(TICK);
-    // A slow machine gets fewer requests, not bursts.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let each_tick = f64::from(rate) * TICK.as_secs_f64();
-    let mut due = 0.0;
+    let mut pace = Pace::new(rate, Instant::now());
     let mut in_flight = JoinSet::new();
     loop {
         ticks.tick().await;
         while in_flight.try_join_next().is_some() {}
-        due += each_tick;
-        while due >= 1.0 {
-            due -= 1.0;
+        for _ in 0..pace.due(Instant::now()) {
             if in_flight.len() < MAX_IN_FLIGHT {
                 in_flight.spawn(send(mesh.clone(), namespace.clone(), service.clone(), traffic.clone()));
             }
         }
+    }
+}
+
+/// How many requests are due.
+struct Pace {
+    per_second: f64,
+    last: Instant,
+    /// Of the next request.
+    part: f64,
+}
+
+impl Pace {
+    fn new(rate: u32, now: Instant) -> Self {
+        Self { per_second: rate.into(), last: now, part: 0.0 }
+    }
+
+    fn due(&mut self, now: Instant) -> u32 {
+        let elapsed = now.saturating_duration_since(self.last).min(MAX_CATCH_UP);
+        self.last = now;
+        let due = self.part + self.per_second * elapsed.as_secs_f64();
+        self.part = due.fract();
+        due as u32
     }
 }
 
@@ -182,6 +204,21 @@ impl std::ops::Sub for RequestTotals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_ticks_send_what_they_owe_and_a_stop_makes_no_burst() {
+        let began = Instant::now();
+        let mut pace = Pace::new(500, began);
+        // Ticks of 7 to 37 ms, for ten seconds.
+        let (mut now, mut sent) = (began, 0);
+        for tick in 0..455_u64 {
+            now += Duration::from_millis(7 + tick % 31);
+            sent += pace.due(now);
+        }
+        let owed = (now - began).as_secs_f64() * 500.0;
+        assert!((f64::from(sent) - owed).abs() <= 1.0, "{sent} of {owed}");
+        assert!(pace.due(now + Duration::from_secs(5)) <= 51);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn slow_responses_are_bad_and_old_ones_expire() {

@@ -24,15 +24,8 @@ use crate::api::canary::status::{ReleaseState, ReleaseStatus, Revisions, StepSta
 use crate::api::canary::{Canary, CanaryStatus, Phase};
 use crate::cli::connect::Connection;
 use crate::engine::Plan;
-use crate::migrate::flagger::is_routed;
+use crate::migrate::flagger::{self, MIGRATED, argument, is_routed};
 use crate::workload::{self, Workload};
-
-/// On a Canary of Flagger that was taken over: its `spec.suspend` from before. On Flagger's
-/// Deployment: its replicas.
-pub const MIGRATED: &str = "serin.dev/migrated";
-
-/// Labels and names of Flagger's Deployment, as its chart and its manifests have them.
-const FLAGGER_SELECTOR: &str = "app.kubernetes.io/name=flagger";
 
 /// Kinds of objects that Flagger makes, in the versions to try.
 const OWNED_KINDS: [(&str, &[&str], &str); 15] = [
@@ -54,7 +47,7 @@ const OWNED_KINDS: [(&str, &[&str], &str); 15] = [
 ];
 
 pub fn flagger_canaries() -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("flagger.app", "v1beta1", "Canary"), "canaries")
+    flagger::resource("Canary")
 }
 
 /// What to take over.
@@ -90,16 +83,22 @@ async fn find_flagger(connection: &Connection, named: Option<&str>) -> anyhow::R
         let found = Api::<Deployment>::namespaced(client, namespace).get(name).await;
         return found.map_err(|error| connection.error("read Flagger's Deployment", &error));
     }
-    let list = Api::<Deployment>::all(client).list(&ListParams::default().labels(FLAGGER_SELECTOR)).await;
-    let mut found = list.map_err(|error| connection.error("list Deployments", &error))?.items;
+    let mut found: Vec<Deployment> = Vec::new();
+    for selector in flagger::SELECTORS {
+        let list = Api::<Deployment>::all(client.clone()).list(&ListParams::default().labels(selector)).await;
+        let mut items = list.map_err(|error| connection.error("list Deployments", &error))?.items;
+        items.retain(|one| !found.iter().any(|known| key(known) == key(one)));
+        found.extend(items);
+    }
+    let labels = flagger::SELECTORS.join(" or ");
     match (found.pop(), found.len()) {
         (Some(flagger), 0) => Ok(flagger),
-        (None, _) => bail!(
-            "no Deployment has the label {FLAGGER_SELECTOR}; name Flagger's with --flagger NAMESPACE/NAME"
-        ),
-        (Some(_), _) => bail!(
-            "several Deployments have the label {FLAGGER_SELECTOR}; name Flagger's with --flagger NAMESPACE/NAME"
-        ),
+        (None, _) => {
+            bail!("no Deployment has the label {labels}; name Flagger's with --flagger NAMESPACE/NAME")
+        }
+        (Some(_), _) => {
+            bail!("several Deployments have the label {labels}; name Flagger's with --flagger NAMESPACE/NAME")
+        }
     }
 }
 
@@ -212,18 +211,6 @@ fn convert(flagger: &Deployment, theirs: &DynamicObject) -> anyhow::Result<Canar
         "spec": spec,
     });
     serde_json::from_value(canary).context("it has no equal in Serin")
-}
-
-/// The value of a flag of Flagger.
-fn argument(flagger: &Deployment, flag: &str) -> Option<String> {
-    let pods = flagger.spec.as_ref()?.template.spec.as_ref()?;
-    let arguments = pods
-        .containers
-        .iter()
-        .flat_map(|container| container.command.iter().flatten().chain(container.args.iter().flatten()));
-    let mut values = arguments
-        .filter_map(|argument| argument.trim_start_matches('-').strip_prefix(flag)?.strip_prefix('='));
-    values.next().filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
 /// The status of a Canary that has been Serin's all the time.

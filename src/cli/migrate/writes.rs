@@ -14,9 +14,10 @@ use kube::{Client, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::live::{MIGRATED, flagger_canaries};
+use super::live::flagger_canaries;
 use crate::api::canary::{Canary, CanaryStatus};
 use crate::cli::connect::Connection;
+use crate::migrate::flagger::MIGRATED;
 use crate::workload;
 
 /// Namespace and name.

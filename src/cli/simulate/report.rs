@@ -181,7 +181,10 @@ fn outcome(outcome: Outcome) -> &'static str {
 }
 
 fn summary(summary: &Summary) -> Value {
-    let pair = |values: &[u64]| json!({"median": quantile(values, 0.5), "p90": quantile(values, 0.9)});
+    let mean = |values: &[u64]| {
+        (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / values.len() as f64)
+    };
+    let pair = |values: &[u64]| json!({"mean": mean(values), "median": quantile(values, 0.5), "p90": quantile(values, 0.9)});
     json!({
         "releases": summary.releases,
         "promoted": summary.promoted,

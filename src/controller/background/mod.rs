@@ -1,6 +1,7 @@
 //! Background tasks of one shard's Canaries: gate calls, measurements, Events. A
 //! reconcile starts them and never waits for them.
 
+pub mod adoption;
 pub mod gate_call;
 pub mod inventory;
 pub mod measure;

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference, Secret},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -33,6 +34,7 @@ use crate::{
         question::{LinkSigner, Question},
         webhook::{self, HookContext},
     },
+    migrate::flagger,
     notify::{self, AnswerLinks, Destination, Notification, Subject, thread::ThreadRecorder},
     patch::FIELD_MANAGER,
 };
@@ -80,50 +82,89 @@ pub fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
         true => tracing::warn!(canary = name, namespace, "{}", report.message),
         false => tracing::info!(canary = name, namespace, "{}", report.message),
     }
+    let text = EventText { is_warning: severe, reason: report.reason.code(), message: &report.message };
+    let own = ObjectReference {
+        api_version: Some(Canary::api_version(&()).into_owned()),
+        kind: Some(Canary::kind(&()).into_owned()),
+        namespace: Some(namespace),
+        name: Some(name),
+        uid: canary.metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    let theirs = ctx.options.adopt_flagger.then(|| adopted_from(canary)).flatten();
+    for about in [own].into_iter().chain(theirs) {
+        let event = event_about(about, &text, ctx.clock.now());
+        let (canary, fence, client) = (NamespacedName::of(canary), ctx.fence.clone(), ctx.client.clone());
+        let permits = Arc::clone(&ctx.event_permits);
+        ctx.tasks_of(&canary.clone()).spawn_to_completion(async move {
+            let _turn = permits.acquire().await;
+            if fence.check(&canary).is_ok()
+                && let Err(error) = create_event(&client, &event).await
+            {
+                tracing::debug!(%error, "an event was lost");
+            }
+        });
+    }
+}
+
+/// Flagger's Canary that this one was made from.
+fn adopted_from(canary: &Canary) -> Option<ObjectReference> {
+    let theirs = flagger::resource("Canary");
+    let owner = canary.owner_references().iter().find(|owner| owner.api_version == theirs.api_version)?;
+    Some(ObjectReference {
+        api_version: Some(theirs.api_version),
+        kind: Some(theirs.kind),
+        namespace: canary.namespace(),
+        name: Some(owner.name.clone()),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    })
+}
+
+pub struct EventText<'t> {
+    pub is_warning: bool,
+    pub reason: &'t str,
+    pub message: &'t str,
+}
+
+/// Writes an Event about any object of a namespace.
+pub async fn create_event_about(
+    ctx: &Context,
+    about: ObjectReference,
+    text: &EventText<'_>,
+) -> kube::Result<()> {
+    create_event(&ctx.client, &event_about(about, text, ctx.clock.now())).await
+}
+
+fn event_about(about: ObjectReference, text: &EventText<'_>, now: Timestamp) -> Event {
     // Two controllers that start in the same microsecond lose an Event. The kind
     // is in the name because a workload may have the Canary's name.
     static COUNT: AtomicI64 = AtomicI64::new(0);
-    let now = ctx.clock.now();
     let number = now.as_microsecond().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
-    let event = Event {
+    let kind = about.kind.as_deref().unwrap_or_default().to_lowercase();
+    let name = about.name.as_deref().unwrap_or_default();
+    Event {
         metadata: ObjectMeta {
-            name: Some(format!("{name}.canary.{number:x}")),
-            namespace: Some(namespace.clone()),
+            name: Some(format!("{name}.{kind}.{number:x}")),
+            namespace: about.namespace.clone(),
             ..ObjectMeta::default()
         },
-        involved_object: ObjectReference {
-            api_version: Some(Canary::api_version(&()).into_owned()),
-            kind: Some(Canary::kind(&()).into_owned()),
-            namespace: Some(namespace.clone()),
-            name: Some(name),
-            uid: canary.metadata.uid.clone(),
-            ..ObjectReference::default()
-        },
-        type_: Some(if severe { "Warning" } else { "Normal" }.to_owned()),
-        reason: Some(report.reason.code().to_owned()),
-        message: Some(report.message.clone()),
+        type_: Some(if text.is_warning { "Warning" } else { "Normal" }.to_owned()),
+        reason: Some(text.reason.to_owned()),
+        message: Some(text.message.to_owned()),
         source: Some(EventSource { component: Some(FIELD_MANAGER.to_owned()), host: None }),
         reporting_component: Some(FIELD_MANAGER.to_owned()),
         first_timestamp: Some(Time(now)),
         last_timestamp: Some(Time(now)),
         count: Some(1),
+        involved_object: about,
         ..Event::default()
-    };
-    let (canary, fence, client) = (NamespacedName::of(canary), ctx.fence.clone(), ctx.client.clone());
-    let permits = Arc::clone(&ctx.event_permits);
-    ctx.tasks_of(&canary.clone()).spawn_to_completion(async move {
-        let _turn = permits.acquire().await;
-        if fence.check(&canary).is_ok()
-            && let Err(error) = create_event(&client, &canary.namespace, &event).await
-        {
-            tracing::debug!(%error, "an event was lost");
-        }
-    });
+    }
 }
 
 /// The response is not decoded.
-async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::Result<()> {
-    let events = Request::new(Event::url_path(&(), Some(namespace)));
+async fn create_event(client: &Client, event: &Event) -> kube::Result<()> {
+    let events = Request::new(Event::url_path(&(), event.metadata.namespace.as_deref()));
     let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
     let request = events.create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
     client.request_text(request).await.map(drop)
