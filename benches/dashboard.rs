@@ -96,7 +96,7 @@ async fn serve() {
         inventory: false,
     });
     let bound = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port").for_viewers();
-    let server = bound.serve(router.merge(server::dashboard::dashboard_router()), None);
+    let server = bound.serve(router.merge(server::dashboard::dashboard_router(None)), None);
     println!("{}", server.address);
     let mut ticks = interval(Duration::from_secs(1) / MOVING as u32);
     for version in 1_u64.. {
