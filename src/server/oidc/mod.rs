@@ -50,7 +50,8 @@ pub use provider::is_private;
 const BEGUN_LIFETIME: Duration = Duration::from_secs(600);
 /// Others are turned away.
 const MAX_CONCURRENT_SIGN_INS: usize = 16;
-/// Sign-ins of [`BEGUN_LIFETIME`] whose repetition is refused.
+/// Sign-ins whose repetition is refused here; with more of them, only at the provider, which
+/// accepts no code twice.
 const MAX_ENDED: usize = 10_000;
 const MAX_GROUPS: usize = 1_000;
 const CALLBACK: &str = "/api/v1/oidc/callback";
@@ -265,11 +266,14 @@ async fn logout(State(state): State<OidcState>, headers: HeaderMap) -> Response 
 }
 
 impl OidcState {
-    /// False if it has ended already. While too many have ended, all others are refused.
+    /// False if it has ended already.
     fn end(&self, state: &str) -> bool {
         let mut ended = self.ended.lock();
         ended.retain(|_, at| at.elapsed() < BEGUN_LIFETIME);
-        ended.len() < MAX_ENDED && ended.insert(state.to_owned(), Instant::now()).is_none()
+        if ended.len() >= MAX_ENDED {
+            ended.clear();
+        }
+        ended.insert(state.to_owned(), Instant::now()).is_none()
     }
 
     async fn verified(&self, token: &str, nonce: &str, now: i64) -> Result<Claims, OidcError> {
