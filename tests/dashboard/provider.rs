@@ -313,7 +313,7 @@ async fn authorize(State(inner): State<Arc<Inner>>, Query(given): Query<Paramete
         format!("<p><a href=\"{}\">{user}</a></p>", url.as_str().replace('&', "&amp;"))
     };
     Html(format!(
-        "<!doctype html><title>Sign in</title><h1>Who signs in?</h1>{}{}{}",
+        "<!doctype html><title>Sign in</title><link rel=\"icon\" href=\"data:,\"><h1>Who signs in?</h1>{}{}{}",
         link("alice"),
         link("bob"),
         link("nobody")
