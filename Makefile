@@ -52,8 +52,8 @@ bench-local: testbed ## kube-local beside the real kube-apiserver
 bench-inventory: ## The inventory of 10,000 pods: time, time of one change, memory, CPU while pods restart
 	cargo bench --locked --bench inventory
 
-bench-dashboard: testbed ## The page: first paint, frames, CPU and memory of the server with 50 viewers
-	cargo bench --locked --bench dashboard
+bench-dashboard: testbed ## The page: first paint, frames, CPU and memory of the server with 50 viewers (SOAK=minutes goes on)
+	cargo bench --locked --bench dashboard -- $(SOAK)
 
 bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" sets the numbers of Canaries)
 	testbed/setup flagger-controller

@@ -1,6 +1,7 @@
 //! The dashboard with 1,000 Canaries, 100 of them moving, and 50 viewers: time to the first
 //! paint in a real Chromium, the longest frame of a minute, and CPU and memory of the server
-//! with and without viewers. `make bench-dashboard`.
+//! with and without viewers. `make bench-dashboard`. With a number of minutes as its argument
+//! it goes on, and prints each minute what server and page hold (`make bench-dashboard SOAK=10`).
 
 #[path = "../tests/dashboard/browser.rs"]
 mod browser;
@@ -96,7 +97,7 @@ async fn serve() {
         inventory: false,
     });
     let bound = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port").for_viewers();
-    let server = bound.serve(router.merge(server::dashboard::dashboard_router()), None);
+    let server = bound.serve(router.merge(server::dashboard::dashboard_router(None)), None);
     println!("{}", server.address);
     let mut ticks = interval(Duration::from_secs(1) / MOVING as u32);
     for version in 1_u64.. {
@@ -181,6 +182,18 @@ async fn measure() {
         frames[1].as_f64().unwrap_or_default(),
         frames[2].as_f64().unwrap_or_default()
     );
+    for minute in 1..=std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(0) {
+        sleep(Duration::from_secs(60)).await;
+        // What is garbage is not held.
+        tab.call("HeapProfiler.collectGarbage", json!({})).await;
+        let page = "[performance.memory.usedJSHeapSize / 1048576, document.querySelectorAll('*').length]";
+        let page = tab.eval(page).await;
+        let (heap, nodes) = (page[0].as_f64().unwrap_or_default(), &page[1]);
+        println!(
+            "after {minute:3} min       server {:5.1} MB, page {heap:4.1} MB, {nodes} elements",
+            usage(process).1
+        );
+    }
     viewers.iter().for_each(|viewer| viewer.abort());
     let _ = child.kill();
     let _ = child.wait();

@@ -71,6 +71,17 @@ impl TenantAddresses {
         }
     }
 
+    /// The addresses of a host, each of them checked.
+    pub async fn resolve(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+        found.iter().try_for_each(|found| self.check_address(found.ip()))?;
+        Ok(found)
+    }
+
     fn check_address(&self, address: IpAddr) -> Result<(), DeniedAddress> {
         let address = address.to_canonical();
         let within = |list: &[Cidr]| list.iter().any(|cidr| cidr.contains(address));
@@ -91,8 +102,7 @@ impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let addresses = self.0.clone();
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            found.iter().try_for_each(|found| addresses.check_address(found.ip()))?;
+            let found = addresses.resolve(name.as_str(), 0).await?;
             Ok::<Addrs, Box<dyn std::error::Error + Send + Sync>>(Box::new(found.into_iter()))
         })
     }

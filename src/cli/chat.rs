@@ -50,6 +50,10 @@ impl ChatArgs {
         }
     }
 
+    pub fn dashboard_url(&self) -> Option<&str> {
+        self.dashboard_url.as_deref()
+    }
+
     pub fn notifications(&self, cluster: &str) -> NotificationOptions {
         NotificationOptions {
             site: Site {

@@ -94,7 +94,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             inventory: true,
         }))
         .merge(server::inventory_router(access, Arc::clone(&inventory), None))
-        .merge(server::dashboard::dashboard_router());
+        .merge(server::dashboard::dashboard_router(None));
     let address = server.address;
     let _server = server.serve(server::dashboard::for_loopback(api, address.port()), None);
     let url = format!("http://{address}/#token={secret}");

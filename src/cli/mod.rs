@@ -17,6 +17,7 @@ mod lint;
 mod local;
 mod mesh;
 mod migrate;
+mod oidc;
 mod paint;
 mod reference;
 mod run;

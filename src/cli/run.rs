@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::chat::ChatArgs;
 use super::cluster;
+use super::oidc::OidcArgs;
 use super::tenancy::TenancyArgs;
 use super::wakeup_throttle::WakeupThrottle;
 #[cfg(feature = "xds")]
@@ -33,7 +34,7 @@ use crate::discovery::live::{DEFAULT_CLUSTER, LiveInventory};
 use crate::metrics::scrape::HttpFetch;
 use crate::metrics::{OwnMetricsServer, SecretName, ServerAccess};
 use crate::routing::AppMeshOptions;
-use crate::server::{self, Access, BoardSources, BoundServer, ServerHandle};
+use crate::server::{self, Access, BoardSources, BoundServer, OidcOptions, ServerHandle, SignIn};
 use crate::telemetry::{Telemetry, Traces};
 use crate::tls::Certificate;
 use crate::workload;
@@ -264,6 +265,9 @@ pub(super) struct Args {
     smi_metrics: super::smi_metrics::SmiMetricsArgs,
 
     #[command(flatten)]
+    oidc: OidcArgs,
+
+    #[command(flatten)]
     chat: ChatArgs,
 
     #[command(flatten)]
@@ -440,6 +444,8 @@ impl Args {
 pub(super) async fn serve(args: Args, client: Option<Client>) -> anyhow::Result<()> {
     let telemetry = Arc::<Telemetry>::default();
     args.chat.check(matches!(args.api_listen, ListenAddress::At(_)))?;
+    let oidc =
+        args.oidc.options(args.chat.dashboard_url(), matches!(args.api_listen, ListenAddress::At(_)))?;
     let command_api =
         CommandApiListener::bind(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
     #[cfg(feature = "xds")]
@@ -494,7 +500,14 @@ pub(super) async fn serve(args: Args, client: Option<Client>) -> anyhow::Result<
     });
     if let Some(CommandApiListener { server, certificate }) = command_api {
         tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
-        let access = Access::by_token(client.clone(), args.api_audience);
+        let provider = oidc.as_ref().map(OidcOptions::provider_name);
+        let sign_in = oidc.map(SignIn::new).transpose().context("set up the HTTP client for OpenID")?;
+        let access = match &sign_in {
+            None => Access::by_token(client.clone(), args.api_audience),
+            Some(SignIn { cookies, .. }) => {
+                Access::by_token_or_cookie(client.clone(), args.api_audience, cookies.clone())
+            }
+        };
         let mut api = server::command_router(Arc::clone(&access), &args.namespaces)
             .merge(server::board_router(BoardSources {
                 access: Arc::clone(&access),
@@ -503,7 +516,10 @@ pub(super) async fn serve(args: Args, client: Option<Client>) -> anyhow::Result<
                 clock: Arc::new(Timestamp::now),
                 inventory: !matches!(args.inventory, Inventory::Never),
             }))
-            .merge(server::dashboard::dashboard_router());
+            .merge(server::dashboard::dashboard_router(provider.as_deref()));
+        if let Some(SignIn { router, .. }) = sign_in {
+            api = api.merge(router);
+        }
         if !matches!(args.inventory, Inventory::Never) {
             let own = metrics_server.address.is_some();
             let metrics_server = own.then(|| OwnMetricsServer::new(client.clone(), metrics_server.clone()));

@@ -1,4 +1,4 @@
-//! Sends one notification: attempts, retries, and the requests of a bot.
+//! Sends one notification: attempts, retries, the requests of a bot, and mail.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{
     Destination, Notification, Options,
     destination::Outgoing,
+    mail::{MailError, MailMemory, MailRoute},
     outbox::increment,
     slack,
     thread::{Thread, ThreadMemory},
@@ -23,12 +24,19 @@ pub(super) struct Delivery<'a> {
     pub to: &'a Destination,
     pub options: &'a Options,
     pub threads: &'a ThreadMemory,
+    pub mails: &'a MailMemory,
 }
 
 /// The notification is not delivered.
 enum Undelivered {
     Refused(String),
     Failed(String),
+}
+
+/// What is tried, and tried again.
+enum Attempt<'a> {
+    Http(&'a Outgoing),
+    Mail(&'a MailRoute, lettre::Message),
 }
 
 enum AttemptResult {
@@ -47,12 +55,18 @@ const LOST_MESSAGE: [&str; 4] =
 impl Delivery<'_> {
     pub async fn deliver(&self, notification: &Notification) {
         let (to, counters) = (self.to, &self.options.counters);
-        let result = match to.is_bot() {
-            true => self.update_message(notification).await,
-            false => match to.request(notification) {
+        let result = if let Some(route) = &to.mail {
+            if !self.mails.is_due(&to.provider, notification) {
+                return;
+            }
+            self.send_mail(route, notification).await
+        } else if to.is_bot() {
+            self.update_message(notification).await
+        } else {
+            match to.request(notification) {
                 Some(request) => self.send(&request).await.map(drop),
                 None => return,
-            },
+            }
         };
         match result {
             Ok(()) => increment(&counters.delivered),
@@ -103,14 +117,23 @@ impl Delivery<'_> {
         Ok(())
     }
 
+    async fn send_mail(&self, route: &MailRoute, notification: &Notification) -> Result<(), Undelivered> {
+        let mail = route.mail(notification).map_err(|error| Undelivered::Refused(error.to_string()))?;
+        self.with_retries(&Attempt::Mail(route, mail)).await.map(drop)
+    }
+
     /// With retries; the start of the response's body.
     async fn send(&self, request: &Outgoing) -> Result<String, Undelivered> {
+        self.with_retries(&Attempt::Http(request)).await
+    }
+
+    async fn with_retries(&self, attempt: &Attempt<'_>) -> Result<String, Undelivered> {
         let (to, options) = (self.to, self.options);
         let mut backoff = options.initial_backoff;
         let mut attempts_left = options.max_attempts.max(1);
         loop {
             attempts_left -= 1;
-            let (why, retry_after) = match self.attempt(request).await {
+            let (why, retry_after) = match self.attempt(attempt).await {
                 AttemptResult::Delivered(text) => return Ok(text),
                 AttemptResult::Refused(why) => return Err(Undelivered::Refused(why)),
                 AttemptResult::Failed(why, retry_after) => (why, retry_after),
@@ -127,7 +150,21 @@ impl Delivery<'_> {
         }
     }
 
-    async fn attempt(&self, Outgoing { url, body }: &Outgoing) -> AttemptResult {
+    async fn attempt(&self, attempt: &Attempt<'_>) -> AttemptResult {
+        match attempt {
+            Attempt::Http(request) => self.request(request).await,
+            Attempt::Mail(route, mail) => {
+                let Options { addresses, timeout, .. } = self.options;
+                match route.send(mail, addresses, *timeout).await {
+                    Ok(()) => AttemptResult::Delivered(String::new()),
+                    Err(MailError::Refused(why)) => AttemptResult::Refused(why),
+                    Err(MailError::Failed(why)) => AttemptResult::Failed(why, None),
+                }
+            }
+        }
+    }
+
+    async fn request(&self, Outgoing { url, body }: &Outgoing) -> AttemptResult {
         let (to, options) = (self.to, self.options);
         for url in [Some(url.as_str()), to.proxy.as_deref()].into_iter().flatten() {
             if let Err(denied) = options.addresses.check(url) {

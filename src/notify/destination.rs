@@ -6,7 +6,11 @@ use std::fmt;
 use k8s_openapi::ByteString;
 use serde_json::Value;
 
-use super::{Notification, cloud_event, discord, google_chat, incident, rocket, slack, teams, template};
+use super::{
+    Notification, cloud_event, discord, google_chat, incident,
+    mail::{MailRoute, MailRouteError},
+    rocket, slack, teams, template,
+};
 use crate::api::{AlertProviderSpec, alert_provider::AlertProviderType};
 
 /// A request to a receiver.
@@ -30,6 +34,8 @@ pub struct Destination {
     pub proxy: Option<String>,
     /// Of a Slack bot; the key of PagerDuty and Opsgenie.
     pub token: Option<String>,
+    /// Of mail only.
+    pub mail: Option<MailRoute>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +50,8 @@ pub enum DestinationError {
     NoKey,
     #[error("a Slack bot needs the name of a channel: set spec.channel of the AlertProvider")]
     NoChannel,
+    #[error(transparent)]
+    Mail(MailRouteError),
 }
 
 impl Destination {
@@ -75,15 +83,23 @@ impl Destination {
         if is_bot && spec.channel.is_none() {
             return Err(DestinationError::NoChannel);
         }
+        let address = address.ok_or(DestinationError::NoAddress)?;
+        let mail = match spec.type_ {
+            AlertProviderType::Email => {
+                Some(MailRoute::new(spec, &address, secret).map_err(DestinationError::Mail)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             provider,
             kind: spec.type_,
-            address: address.ok_or(DestinationError::NoAddress)?,
+            address,
             channel: spec.channel.clone(),
             username: spec.username.clone(),
             text: spec.text.clone(),
             proxy: spec.proxy.clone().filter(|proxy| !proxy.is_empty()),
             token,
+            mail,
         })
     }
 
@@ -143,11 +159,14 @@ impl Destination {
             | AlertProviderType::Gchat
             // In the body.
             | AlertProviderType::Pagerduty
+            // A part of the dialogue.
+            | AlertProviderType::Email
             | AlertProviderType::Webhook => None,
         }
     }
 
-    /// The request that this kind of receiver takes; none if it is of no interest there.
+    /// The request that this kind of receiver takes; none if it is of no interest there, or
+    /// no HTTP.
     pub fn request(&self, notification: &Notification) -> Option<Outgoing> {
         let body = match self.kind {
             AlertProviderType::Slack => slack::message(notification, self),
@@ -158,6 +177,7 @@ impl Destination {
             AlertProviderType::Pagerduty => return incident::pagerduty(notification, self),
             AlertProviderType::Opsgenie => return incident::opsgenie(notification, self),
             AlertProviderType::Webhook => cloud_event::message(notification),
+            AlertProviderType::Email => return None,
         };
         Some(Outgoing { url: self.url().to_owned(), body })
     }

@@ -13,13 +13,13 @@ pub const PAGERDUTY_ADDRESS: &str = "https://events.pagerduty.com/v2/enqueue";
 pub const OPSGENIE_ADDRESS: &str = "https://api.opsgenie.com/v2/alerts";
 
 /// What a notification does to the incident of its Canary.
-enum Change {
+pub enum Change {
     Open,
     Resolve,
 }
 
 /// None: the notification is no matter for an incident.
-fn change(notification: &Notification) -> Option<Change> {
+pub fn change(notification: &Notification) -> Option<Change> {
     match notification.tone() {
         Tone::Question | Tone::Warning | Tone::Failure => Some(Change::Open),
         Tone::Success => Some(Change::Resolve),
@@ -29,7 +29,7 @@ fn change(notification: &Notification) -> Option<Change> {
 }
 
 /// The same for all notifications of a Canary.
-fn key(notification: &Notification) -> String {
+pub fn key(notification: &Notification) -> String {
     let Notification { cluster, namespace, name, .. } = notification;
     let cluster = cluster.as_deref().unwrap_or_default();
     // A name has at most 253 characters, a namespace 63.

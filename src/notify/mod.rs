@@ -16,6 +16,7 @@ mod destination;
 mod discord;
 mod google_chat;
 mod incident;
+mod mail;
 mod outbox;
 mod rocket;
 pub mod slack;
@@ -28,6 +29,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use destination::{Destination, DestinationError};
+pub use mail::MailRouteError;
 pub use outbox::{DeliveryCounters, Options, Outbox, OutboxSetupError};
 use thread::Threads;
 

@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     Destination, Notification,
     delivery::{Delivery, build_client, describe},
+    mail::MailMemory,
     thread::{ThreadMemory, ThreadRecorder},
 };
 use crate::tenancy::TenantAddresses;
@@ -116,6 +117,7 @@ struct Inner {
     client: reqwest::Client,
     queues: Mutex<HashMap<QueueKey, Arc<DestinationQueue>>>,
     threads: ThreadMemory,
+    mails: MailMemory,
     runtime: tokio::runtime::Handle,
     tasks: TaskTracker,
 }
@@ -158,6 +160,7 @@ impl Outbox {
             client,
             queues: Mutex::default(),
             threads: ThreadMemory::default(),
+            mails: MailMemory::default(),
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
         })))
@@ -229,7 +232,8 @@ impl Outbox {
                 Ok(client) => {
                     rate.wait().await;
                     let Message { to, notification } = &message;
-                    let delivery = Delivery { client, to, options, threads: &self.0.threads };
+                    let Inner { threads, mails, .. } = &*self.0;
+                    let delivery = Delivery { client, to, options, threads, mails };
                     delivery.deliver(notification).await;
                 }
                 Err(error) => {

@@ -1,7 +1,8 @@
 //! Who calls an API of the controller, and what they may, as reviewed by the API server.
 //!
 //! [`Access::by_token`] is for a controller in a cluster: callers send a token of the
-//! cluster. [`Access::of_session`] is for `serin dashboard`: a caller with the secret of the
+//! cluster, or with [`Access::by_token_or_cookie`] the cookie of who signed in in a browser;
+//! either way the API server reviews each right. [`Access::of_session`] is for `serin dashboard`: a caller with the secret of the
 //! session has the rights of the client's own credentials.
 //!
 //! Answers of the API server are reused for [`REUSE`] for reads. Tokens are neither stored
@@ -15,6 +16,7 @@ use std::{
 };
 
 use http::{HeaderMap, header};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     authentication::v1::{SelfSubjectReview, TokenReview, TokenReviewSpec, UserInfo},
     authorization::v1::{
@@ -27,7 +29,10 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::command_api::CommandApiError;
+use super::{
+    command_api::CommandApiError,
+    oidc::session::{Cookies, SESSION_HEADER, session_cookie},
+};
 use crate::{api::GROUP, gates::commands::Caller};
 
 /// How long an answer of the API server is reused.
@@ -90,14 +95,19 @@ pub struct Access {
 }
 
 enum Way {
-    Tokens { audiences: Vec<String> },
+    Tokens { audiences: Vec<String>, cookies: Option<Cookies> },
     Session { secret: Digested },
 }
 
 impl Access {
     /// Callers send a token of the cluster; with `audiences` one that is meant for them.
     pub fn by_token(client: Client, audiences: Vec<String>) -> Arc<Self> {
-        Self::new(client, Way::Tokens { audiences })
+        Self::new(client, Way::Tokens { audiences, cookies: None })
+    }
+
+    /// As [`Access::by_token`]; requests without a token count as who signed in.
+    pub fn by_token_or_cookie(client: Client, audiences: Vec<String>, cookies: Cookies) -> Arc<Self> {
+        Self::new(client, Way::Tokens { audiences, cookies: Some(cookies) })
     }
 
     /// Callers who send this secret have the rights of the client.
@@ -121,12 +131,18 @@ impl Access {
 
     /// Asks the API server each time: for commands.
     pub(super) async fn authenticate(&self, headers: &HeaderMap) -> Result<User, CommandApiError> {
+        if let Some(user) = self.signed_in(headers)? {
+            return Ok(user);
+        }
         let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
         self.review_token(token).await
     }
 
     /// May reuse an answer of the API server: for reads.
     pub(super) async fn recognise(&self, headers: &HeaderMap) -> Result<User, CommandApiError> {
+        if let Some(user) = self.signed_in(headers)? {
+            return Ok(user);
+        }
         let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
         let key = digest(token);
         if let Some(info) = self.users.lock().get(&key) {
@@ -135,6 +151,24 @@ impl Access {
         let user = self.review_token(token).await?;
         self.users.lock().set(key, user.info.clone());
         Ok(user)
+    }
+
+    /// By the cookie, if there is no token.
+    fn signed_in(&self, headers: &HeaderMap) -> Result<Option<User>, CommandApiError> {
+        let Way::Tokens { cookies: Some(cookies), .. } = &self.way else { return Ok(None) };
+        let Some(text) = session_cookie(cookies, headers) else { return Ok(None) };
+        if headers.contains_key(header::AUTHORIZATION) {
+            return Ok(None);
+        }
+        if !headers.contains_key(SESSION_HEADER) {
+            return Err(CommandApiError::CookieWithoutHeader);
+        }
+        let session = cookies.session(headers)?;
+        let session = session.filter(|session| session.expires > Timestamp::now().as_second());
+        let session = session.ok_or(CommandApiError::SessionEnded)?;
+        let groups = session.groups.into_iter().chain(["system:authenticated".to_owned()]).collect();
+        let info = UserInfo { username: Some(session.user), groups: Some(groups), ..UserInfo::default() };
+        Ok(Some(User { info, key: digest(text) }))
     }
 
     async fn review_token(&self, token: &str) -> Result<User, CommandApiError> {
@@ -154,7 +188,7 @@ impl Access {
                 UserInfo { username: info.username.or(Some("you".to_owned())), ..info }
             }
             Way::Session { .. } => return Err(CommandApiError::NotOfSession),
-            Way::Tokens { audiences } => {
+            Way::Tokens { audiences, .. } => {
                 let wanted = (!audiences.is_empty()).then(|| audiences.clone());
                 let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: wanted };
                 let review = TokenReview { spec, ..TokenReview::default() };

@@ -16,16 +16,16 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Router,
     extract::{Path, State},
-    response::{IntoResponse, Response},
+    response::Response,
     routing::get,
 };
-use http::{HeaderValue, StatusCode, header};
+use http::StatusCode;
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::UserInfo;
 use kube::Client;
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::command_api::CommandApiError;
+use super::{command_api::CommandApiError, notice};
 use crate::gates::{
     commands::{self, Caller},
     question::{LinkClaims, LinkError, LinkSigner},
@@ -127,7 +127,6 @@ fn title(LinkClaims { question, approve, .. }: &LinkClaims) -> String {
 
 /// With a button if there is something to confirm: the form is sent to the page's own address.
 fn page(code: StatusCode, text: &str, confirm: Option<&LinkClaims>) -> Response {
-    let text = escape(text);
     let form = match confirm {
         Some(LinkClaims { approve: true, .. }) => "<form method=\"post\"><button>Approve</button></form>",
         Some(LinkClaims { approve: false, .. }) => {
@@ -135,27 +134,5 @@ fn page(code: StatusCode, text: &str, confirm: Option<&LinkClaims>) -> Response 
         }
         None => "",
     };
-    let html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>Serin</title><main><h1>{text}</h1>{form}</main></html>\n"
-    );
-    let headers = [
-        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-        ),
-        (header::CACHE_CONTROL, "no-store"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    let mut response = (code, html).into_response();
-    for (name, value) in headers {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    notice::page(code, text, form)
 }

@@ -32,9 +32,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::access::{Access, User};
+use super::{
+    access::{Access, User},
+    oidc::session::SessionError,
+};
 use crate::{
     engine::command::Verb,
+    error_chain::error_chain,
     gates::commands::{self, CanaryRef, CommandError},
 };
 
@@ -83,6 +87,14 @@ pub(super) enum CommandApiError {
     Unauthenticated,
     #[error("this address is of another session of `serin dashboard`; open the one that it printed")]
     NotOfSession,
+    #[error("you are not signed in any more; sign in again")]
+    SessionEnded,
+    #[error(
+        "a request by cookie needs the header X-Serin-Session, which the page sends; programs send a token"
+    )]
+    CookieWithoutHeader,
+    #[error("sessions cannot be read here at the moment")]
+    Session(#[from] SessionError),
     #[error("namespace {namespace} is not served here; these are: {served}")]
     NamespaceNotServed { namespace: String, served: String },
     #[error("{0:?} cannot be the name of {1}; names have lower-case letters, digits, - and .")]
@@ -108,7 +120,9 @@ impl CommandApiError {
                 StatusCode::NOT_FOUND
             }
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Unauthenticated | Self::NotOfSession => StatusCode::UNAUTHORIZED,
+            Self::Unauthenticated | Self::NotOfSession | Self::SessionEnded => StatusCode::UNAUTHORIZED,
+            Self::CookieWithoutHeader => StatusCode::FORBIDDEN,
+            Self::Session(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::BodyRejected(rejection) => rejection.status(),
             Self::InvalidBody(_) | Self::InvalidName(..) => StatusCode::BAD_REQUEST,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -137,6 +151,9 @@ impl IntoResponse for CommandApiError {
         // Errors of the API server are logged, not sent to the client.
         if let Self::TokenReviewFailed(source) | Self::Command(CommandError::Api { source, .. }) = &self {
             tracing::warn!(error = %source, "{self}");
+        }
+        if let Self::Session(source) = &self {
+            tracing::warn!(error = error_chain(source), "{self}");
         }
         let mut response = (code, Json(json!({ "error": self.to_string() }))).into_response();
         if code == StatusCode::UNAUTHORIZED {

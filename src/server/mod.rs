@@ -1,7 +1,7 @@
 //! The HTTP server of the controller: `/metrics` for Prometheus, `/healthz` and
 //! `/readyz` for the kubelet; and, at an address of its own, [`command_api`], [`api`] and the
 //! [`dashboard`] that reads it, [`inventory_api`], [`xds_api`], [`slack_api`] and
-//! [`answer_links`]; and behind the API server [`smi_metrics`].
+//! [`answer_links`], and [`oidc`] for signing in; and behind the API server [`smi_metrics`].
 //!
 //! Guarantees of the three pages:
 //!
@@ -24,6 +24,8 @@ mod exposition;
 mod flagger;
 mod inventory_api;
 mod listen;
+mod notice;
+mod oidc;
 mod process;
 mod series;
 mod slack_api;
@@ -51,6 +53,7 @@ pub use api::{BoardSources, board_router, openapi_document};
 pub use command_api::command_router;
 pub use inventory_api::inventory_router;
 pub use listen::{BindError, BoundServer, ServerHandle};
+pub use oidc::{OidcOptions, SignIn, is_private};
 pub use slack_api::{SlackOptions, slack_router};
 pub use smi_metrics::{FrontProxy, SmiMetrics, smi_metrics_router};
 pub use xds_api::xds_router;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const ALL_FEATURES: [&str; 32] = [
+const ALL_FEATURES: [&str; 36] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.prometheusRule.enabled=true",
     "smi=true",
@@ -38,6 +38,10 @@ const ALL_FEATURES: [&str; 32] = [
     "chat.secret=serin-chat",
     "chat.slackButtons=true",
     "chat.links=true",
+    "api.oidc.issuerUrl=https://login.example.com,api.oidc.clientId=serin",
+    "api.oidc.secret=serin-oidc",
+    "api.oidc.groupsClaim=groups,api.oidc.groupsPrefix=oidc:,api.oidc.usernamePrefix=-",
+    "api.oidc.scopes={email,groups}",
 ];
 const NO_FEATURES: [&str; 13] = [
     "networkPolicy.enabled=false",
@@ -93,6 +97,12 @@ async fn an_invalid_value_is_refused_by_name() {
         ("concurrency=0", "concurrency"),
         ("appMeshApi.meshOwner=12", "meshOwner"),
         ("metrics.serviceMonitor.interval=often", "interval"),
+        (
+            "api.oidc.issuerUrl=https://login.example.com",
+            "api.oidc.issuerUrl needs api.enabled, api.oidc.clientId",
+        ),
+        ("api.oidc.issuerUrl=http://login.example.com", "issuerUrl"),
+        ("api.oidc.clientId=serin", "set api.oidc.issuerUrl"),
     ] {
         let refused = helm.run(&["template", "serin", CHART, "--set", set]).await.refused();
         assert!(refused.contains(named), "{set}: {refused}");

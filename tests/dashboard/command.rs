@@ -87,3 +87,46 @@ async fn serin_dashboard_is_for_loopback() {
         "{message}"
     );
 }
+
+#[tokio::test]
+async fn a_half_configured_provider_is_refused_with_the_flag_that_is_missing() {
+    const PROVIDER: &str = "--oidc-issuer-url=https://login.example.com";
+    let whole = [
+        PROVIDER,
+        "--oidc-client-id=serin",
+        "--oidc-session-key=/key",
+        "--dashboard-url=https://serin.example.com",
+    ];
+    let serves = "--api-listen=127.0.0.1:0";
+    let without = |missing: usize| -> Vec<&str> {
+        let kept = whole.into_iter().enumerate().filter(|(at, _)| *at != missing);
+        kept.map(|(_, flag)| flag).chain([serves]).collect()
+    };
+    for (flags, why) in [
+        (without(0), "--oidc-client-id: it is about a provider: add --oidc-issuer-url"),
+        (without(1), "--oidc-issuer-url: --oidc-client-id is missing"),
+        (without(2), "--oidc-issuer-url: --oidc-session-key is missing"),
+        (without(3), "--oidc-issuer-url: --dashboard-url is missing"),
+        (whole.to_vec(), "needs --api-listen"),
+        (vec!["--oidc-issuer-url=http://login.example.com", serves], "is not an https URL"),
+        (
+            vec![
+                PROVIDER,
+                "--oidc-client-id=x",
+                "--oidc-session-key=/key",
+                "--dashboard-url=http://serin",
+                serves,
+            ],
+            "must be an https URL",
+        ),
+        (
+            [without(9), vec!["--oidc-ca-file=/missing"]].concat(),
+            "--oidc-ca-file: cannot read certificates from /missing",
+        ),
+    ] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_serin")).arg("run").args(&flags).output();
+        let refused = refused.await.expect("serin runs");
+        let message = String::from_utf8(refused.stderr).expect("text");
+        assert!(!refused.status.success() && message.contains(why), "{flags:?}: {message}");
+    }
+}

@@ -22,12 +22,13 @@ use crate::world::router;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Two namespaces with a Canary each, and the API over both.
-struct World {
-    client: Client,
-    shop: String,
-    bank: String,
+pub struct World {
+    pub client: Client,
+    pub shop: String,
+    pub bank: String,
+    pub telemetry: Telemetry,
+    pub tokens: BTreeMap<&'static str, String>,
     server: ServerHandle,
-    tokens: BTreeMap<&'static str, String>,
 }
 
 /// Group, resource and verb.
@@ -54,7 +55,7 @@ const USERS: [(&str, &[Rule], bool); 6] = [
 ];
 
 impl World {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let cluster = support::real().await;
         let client = cluster.client().await;
         let (shop, bank) = (cluster.namespace("shop").await, cluster.namespace("bank").await);
@@ -92,8 +93,8 @@ impl World {
         }
         let access = Access::by_token(client.clone(), Vec::new());
         let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        let server = server.serve(router(access, &telemetry, Arc::new(Timestamp::now)), None);
-        let world = Self { client, shop, bank, server, tokens };
+        let server = server.serve(router(access, &telemetry, Arc::new(Timestamp::now), None), None);
+        let world = Self { client, shop, bank, telemetry, tokens, server };
         // The authorizer learns of a new binding a moment later.
         eventually("the rights are in force", TIMEOUT, async || {
             let seen = world.get("admin", &format!("/api/v1/namespaces/{}/canaries/web", world.bank)).await.0;
@@ -268,7 +269,7 @@ async fn with_an_audience_of_its_own_other_tokens_are_of_no_use() {
     let telemetry = Telemetry::default();
     telemetry.live.set_complete();
     let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-    let server = server.serve(router(access, &telemetry, Arc::new(Timestamp::now)), None);
+    let server = server.serve(router(access, &telemetry, Arc::new(Timestamp::now), None), None);
     let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &world.shop);
     let request: k8s_openapi::api::authentication::v1::TokenRequest = serde_json::from_value(json!({
         "spec": {"audiences": ["serin"], "expirationSeconds": 7200},

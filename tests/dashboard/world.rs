@@ -113,7 +113,7 @@ impl World {
     pub async fn serve(&self, port: u16) -> ServerHandle {
         let server = BoundServer::bind(([127, 0, 0, 1], port).into()).await.expect("a free port");
         let clock = self.api_server.clock();
-        let router = router(self.access(), &self.telemetry, Arc::new(move || clock.now()));
+        let router = router(self.access(), &self.telemetry, Arc::new(move || clock.now()), None);
         server.for_viewers().serve(router, None)
     }
 
@@ -153,7 +153,13 @@ impl World {
 
 type Now = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-pub fn router(access: Arc<Access>, telemetry: &Telemetry, clock: Now) -> axum::Router {
+/// With the name of the provider to sign in at.
+pub fn router(
+    access: Arc<Access>,
+    telemetry: &Telemetry,
+    clock: Now,
+    provider: Option<&str>,
+) -> axum::Router {
     server::command_router(Arc::clone(&access), &[])
         .merge(server::board_router(BoardSources {
             access,
@@ -162,7 +168,7 @@ pub fn router(access: Arc<Access>, telemetry: &Telemetry, clock: Now) -> axum::R
             clock,
             inventory: false,
         }))
-        .merge(server::dashboard::dashboard_router())
+        .merge(server::dashboard::dashboard_router(provider))
 }
 
 /// The page for one user: their token is in the part of the address that is not sent.

@@ -2,6 +2,8 @@
 
 mod bot;
 mod incidents;
+mod mail;
+mod mail_server;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -521,6 +523,8 @@ fn spec(kind: &str, address: Option<&str>) -> AlertProviderSpec {
         text: None,
         address: address.map(str::to_owned),
         proxy: None,
+        from: None,
+        to: None,
         secret_ref: None,
     }
 }

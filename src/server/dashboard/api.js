@@ -4,6 +4,13 @@ const TOKEN = 'serin-token';
 /** In this tab only, and gone with it. */
 let token = sessionStorage.getItem(TOKEN);
 
+/** Name of the provider to sign in at; empty if there is none. */
+const PROVIDER = document.body.dataset.provider;
+const SESSION = 'serin-session';
+/** Whether this browser has a session's cookie, which no script can see. */
+let session = PROVIDER !== '' && localStorage.getItem(SESSION) !== null;
+const known = () => Boolean(token || session);
+
 class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -16,9 +23,10 @@ async function call(path, options = {}) {
   try {
     response = await fetch(path, {
       ...options,
-      headers: { authorization: `Bearer ${token}`, ...options.headers },
+      // By cookie only with a header that no other site can send.
+      headers: { ...(token ? { authorization: `Bearer ${token}` } : { 'x-serin-session': '1' }), ...options.headers },
       cache: 'no-store',
-      credentials: 'omit',
+      credentials: token ? 'omit' : 'same-origin',
       redirect: 'error',
     });
   } catch (error) {
@@ -59,7 +67,7 @@ class Stream {
   }
 
   start() {
-    if (!this.stopped || !token || document.hidden) return;
+    if (!this.stopped || !known() || document.hidden) return;
     this.stopped = false;
     this.run();
   }

@@ -15,7 +15,13 @@ function route() {
     keepToken(decodeURIComponent(given[1]));
     history.replaceState(null, '', '#/');
   }
-  if (!token) return login();
+  if (location.hash === '#signed-in') {
+    session = PROVIDER !== '';
+    localStorage.setItem(SESSION, 'yes');
+    history.replaceState(null, '', sessionStorage.getItem(RETURN) ?? '#/');
+    sessionStorage.removeItem(RETURN);
+  }
+  if (!known()) return login();
   const [path, query = ''] = location.hash.replace(/^#/, '').split('?');
   const parameters = new URLSearchParams(query);
   const [, kind, ...rest] = path.split('/').map((part) => {
@@ -54,10 +60,38 @@ function keepToken(text) {
   sessionStorage.setItem(TOKEN, token);
 }
 
-function login(why) {
+/** Where to go on after the provider. */
+const RETURN = 'serin-return';
+
+function forget() {
   token = null;
+  session = false;
   sessionStorage.removeItem(TOKEN);
+  localStorage.removeItem(SESSION);
+  rows.clear();
+  stream.lastId = null;
   stream.rest();
+  for (const id of ['where', 'stream']) setText($(id), '');
+  $('sign-out').hidden = true;
+  $('nav-inventory').hidden = true;
+}
+
+function signIn() {
+  sessionStorage.setItem(RETURN, location.hash || '#/');
+  location.assign('/api/v1/oidc/login');
+}
+
+async function signOut() {
+  try {
+    await call('/api/v1/oidc/logout', { method: 'POST' });
+    login('You are signed out of this browser.');
+  } catch (error) {
+    toast(error.message, true);
+  }
+}
+
+function login(why) {
+  forget();
   const input = el('input', { type: 'password', id: 'token', autocomplete: 'off', spellcheck: 'false', 'aria-label': 'Token' });
   const enter = async () => {
     if (!input.value.trim()) return;
@@ -76,14 +110,15 @@ function login(why) {
     root: el(
       'div', { class: 'login card' },
       el('h1', {}, 'Who are you?'),
-      el('p', {}, 'Paste a token of this cluster. What you see here is what you may see with kubectl.'),
+      PROVIDER ? el('p', {}, el('button', { type: 'button', class: 'strong', id: 'sign-in', onclick: signIn }, `Sign in at ${PROVIDER}`)) : null,
+      el('p', {}, `${PROVIDER ? 'Or paste' : 'Paste'} a token of this cluster. What you see here is what you may see with kubectl.`),
       el('p', {}, el('code', {}, 'kubectl create token NAME --namespace NAMESPACE')),
       why ? el('p', { class: 'bad', role: 'alert' }, why) : null,
-      el('p', { class: 'buttons' }, input, ' ', el('button', { type: 'button', class: 'strong', onclick: enter }, 'Sign in')),
+      el('p', { class: 'buttons' }, input, ' ', el('button', { type: 'button', class: PROVIDER ? null : 'strong', onclick: enter }, 'Sign in')),
       el('p', { class: 'quietly' }, 'It stays in this tab and is gone when the tab is closed. With a kubeconfig, `serin dashboard` needs none.'),
     ),
   });
-  input.focus();
+  (PROVIDER ? $('sign-in') : input).focus();
 }
 
 async function hello() {
@@ -92,6 +127,7 @@ async function hello() {
   setText($('where'), `${me.cluster} · ${me.user}`);
   $('where').title = `Serin ${me.version}, cluster ${me.cluster}, as ${me.user}`;
   $('nav-inventory').hidden = !me.inventory;
+  $('sign-out').hidden = Boolean(token);
 }
 
 const stream = new Stream({
@@ -187,8 +223,10 @@ $('theme').onclick = () => {
 $('help').onclick = () => $('keys').showModal();
 $('keys-close').onclick = () => $('keys').close();
 
+$('sign-out').onclick = signOut;
+
 addEventListener('hashchange', route);
 route();
-if (token) {
+if (known()) {
   hello().catch((error) => (error.status === 401 ? login(error.message) : toast(error.message, true)));
 }

@@ -1,6 +1,7 @@
 //! The page: one document, one module, one style sheet, embedded. They hold no secret and no
 //! data: the page asks for a token, or finds the one of `serin dashboard` in its own address,
-//! keeps it in the tab's session, and reads [`super::api`] with it.
+//! keeps it in the tab's session, and reads [`super::api`] with it. With a provider to sign in
+//! at ([`super::oidc`]) it asks for that first, and its requests have the cookie.
 //!
 //! The content security policy permits nothing but these files and this origin. The token
 //! travels in a header only, so no other site can use it.
@@ -12,12 +13,17 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use bytes::Bytes;
 use http::{StatusCode, header};
+
+use super::notice::escape;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const PAGE: &str = include_str!("index.html");
+/// In the page; replaced by the name of the provider to sign in at.
+const NO_PROVIDER: &str = "data-provider=\"\"";
 const STYLE: &str = include_str!("dashboard.css");
 const ICON: &str = include_str!("icon.svg");
 
@@ -35,12 +41,17 @@ const SCRIPT: &str = concat!(
 /// Bytes of all files together.
 pub const SIZE: usize = PAGE.len() + STYLE.len() + ICON.len() + SCRIPT.len();
 
-pub fn dashboard_router() -> Router {
+/// With the name of the provider to sign in at.
+pub fn dashboard_router(provider: Option<&str>) -> Router {
+    let page: Bytes = match provider {
+        None => PAGE.into(),
+        Some(name) => PAGE.replace(NO_PROVIDER, &format!("data-provider=\"{}\"", escape(name))).into(),
+    };
     Router::new()
-        .route("/", get(async || file("text/html; charset=utf-8", PAGE)))
-        .route("/dashboard.css", get(async || file("text/css; charset=utf-8", STYLE)))
-        .route("/dashboard.js", get(async || file("text/javascript; charset=utf-8", SCRIPT)))
-        .route("/icon.svg", get(async || file("image/svg+xml", ICON)))
+        .route("/", get(async || file("text/html; charset=utf-8", page)))
+        .route("/dashboard.css", get(async || file("text/css; charset=utf-8", STYLE.into())))
+        .route("/dashboard.js", get(async || file("text/javascript; charset=utf-8", SCRIPT.into())))
+        .route("/icon.svg", get(async || file("image/svg+xml", ICON.into())))
 }
 
 /// Refuses requests for another host: a name that some site made resolve to this address.
@@ -58,7 +69,7 @@ pub fn for_loopback(router: Router, port: u16) -> Router {
     }))
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response {
+fn file(kind: &'static str, text: Bytes) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
         (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -28,6 +28,12 @@ use super::{condition::PlainStatus, reference::SecretRef};
 #[x_kube(
     validation = ("has(self.address) || has(self.secretRef)",
         "an AlertProvider needs an address or a secretRef: set spec.address to the webhook URL, or spec.secretRef to a Secret with the key 'address'"),
+    validation = ("self.type == 'email' ? has(self.from) && has(self.to) : !has(self.from) && !has(self.to)",
+        "mail needs spec.from and spec.to, the sender and a list of receivers; the other types have neither"),
+    validation = ("self.type != 'email' || !has(self.channel) && !has(self.proxy)",
+        "mail has no channel and no proxy: remove spec.channel and spec.proxy"),
+    validation = ("self.type != 'email' || !has(self.address) || self.address.matches('^smtps?://[^/@?#]+/?$')",
+        "the address of a mail server is smtps://HOST:465, or smtp://HOST:587 for STARTTLS; user and password are keys of the Secret"),
 )]
 pub struct AlertProviderSpec {
     /// Kind of chat; it decides the format of the message.
@@ -53,7 +59,7 @@ pub struct AlertProviderSpec {
     pub text: Option<String>,
 
     /// URL of the incoming webhook. It usually contains a token: prefer
-    /// `secretRef`.
+    /// `secretRef`. Of a mail server: smtps://HOST:465, or smtp://HOST:587 with STARTTLS.
     #[schemars(length(min = 1, max = 2048))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -63,9 +69,23 @@ pub struct AlertProviderSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
 
+    /// Mail address of the sender; `username` is the name beside it.
+    #[schemars(length(min = 3, max = 320), regex(pattern = r"^[^@\s<>]+@[^@\s<>]+$"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+
+    /// Mail addresses of the receivers.
+    #[schemars(
+        length(min = 1, max = 20),
+        inner(length(min = 3, max = 320), regex(pattern = r"^[^@\s<>]+@[^@\s<>]+$"))
+    )]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<Vec<String>>,
+
     /// A Secret in the same namespace with the keys `address` (the webhook
-    /// URL) and, for a Slack bot, PagerDuty and Opsgenie, `token`. It takes
-    /// precedence over `address`.
+    /// URL) and, for a Slack bot, PagerDuty and Opsgenie, `token`; for a mail server
+    /// `username`, `password` and `ca.crt`. Its address takes precedence over
+    /// `address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
@@ -89,6 +109,8 @@ pub enum AlertProviderType {
     Pagerduty,
     /// Opsgenie, by an API key: as PagerDuty.
     Opsgenie,
+    /// E-mail, by SMTP over TLS: of a release what matters, as PagerDuty.
+    Email,
     /// any receiver of CloudEvents.
     Webhook,
 }
