@@ -14,6 +14,7 @@ use serin::gates::question::SecretFile;
 use serin::server::{Access, BoundServer, OidcOptions, ServerHandle, SignIn};
 
 use crate::browser::Browser;
+use crate::pages::shots;
 use crate::provider::{CLIENT_ID, CLIENT_SECRET, Fault, Provider, Signs};
 use crate::rights;
 use crate::support::{Folder, eventually};
@@ -412,7 +413,7 @@ async fn a_person_signs_in_looks_and_signs_out() {
     let tab = browser.tab().await;
     tab.open(&format!("{}/#/?q=web", world.base)).await;
     tab.shows("Sign in at 127.0.0.1").await;
-    assert_eq!(tab.axe().await, [""; 0]);
+    shots(&tab, "sign-in").await;
     tab.click("button", "Sign in at").await;
     tab.shows("Who signs in?").await;
     tab.click("a", "alice").await;
@@ -423,7 +424,7 @@ async fn a_person_signs_in_looks_and_signs_out() {
     assert!(row.as_str().is_some_and(|row| row.contains(&world.cluster.shop)), "{row}");
     assert_eq!(tab.eval("document.cookie").await, "", "no script sees the session");
     assert_eq!(tab.complaints(), [""; 0]);
-    assert_eq!(tab.axe().await, [""; 0]);
+    shots(&tab, "signed-in").await;
     // Another load of the page knows the session; the button is there.
     tab.open(&format!("{}/#/c/{}/web", world.base, world.cluster.shop)).await;
     tab.shows("oidc:alice").await;
