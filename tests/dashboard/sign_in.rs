@@ -393,7 +393,8 @@ async fn a_key_that_rotates_in_is_found_and_an_unknown_one_causes_few_requests()
 async fn a_provider_that_is_not_the_configured_one_is_not_used() {
     let other = |options: OidcOptions| OidcOptions { issuer: format!("{}/", options.issuer), ..options };
     let gone = |options| OidcOptions { issuer: "http://127.0.0.1:1/realm".to_owned(), ..options };
-    let changes: [(fn(OidcOptions) -> OidcOptions, &str); 2] =
+    type Change = fn(OidcOptions) -> OidcOptions;
+    let changes: [(Change, &str); 2] =
         [(other, "set --oidc-issuer-url to exactly that"), (gone, "the sign-in provider cannot be used")];
     for (change, why) in changes {
         let world = World::with(change).await;
