@@ -1,6 +1,6 @@
 //! Flags about signing in at an OpenID provider, named as those of kube-apiserver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -127,7 +127,7 @@ impl OidcArgs {
     }
 }
 
-fn authorities(file: &PathBuf) -> anyhow::Result<Vec<Certificate>> {
+fn authorities(file: &Path) -> anyhow::Result<Vec<Certificate>> {
     let certificates = Certificate::from_pem_bundle(&std::fs::read(file)?)?;
     ensure!(!certificates.is_empty(), "there is none in it");
     Ok(certificates)

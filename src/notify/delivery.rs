@@ -36,7 +36,7 @@ enum Undelivered {
 /// What is tried, and tried again.
 enum Attempt<'a> {
     Http(&'a Outgoing),
-    Mail(&'a MailRoute, lettre::Message),
+    Mail(&'a MailRoute, &'a lettre::Message),
 }
 
 enum AttemptResult {
@@ -119,7 +119,7 @@ impl Delivery<'_> {
 
     async fn send_mail(&self, route: &MailRoute, notification: &Notification) -> Result<(), Undelivered> {
         let mail = route.mail(notification).map_err(|error| Undelivered::Refused(error.to_string()))?;
-        self.with_retries(&Attempt::Mail(route, mail)).await.map(drop)
+        self.with_retries(&Attempt::Mail(route, &mail)).await.map(drop)
     }
 
     /// With retries; the start of the response's body.

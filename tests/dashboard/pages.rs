@@ -30,7 +30,7 @@ async fn is_sound(tab: &Tab) {
 }
 
 /// At three widths, light and dark; kept if `SERIN_SCREENSHOTS` names a folder.
-async fn shots(tab: &Tab, name: &str) {
+pub async fn shots(tab: &Tab, name: &str) {
     let kept = std::env::var_os("SERIN_SCREENSHOTS").map(PathBuf::from);
     let temporary = Folder::new("screenshots");
     let folder = kept.unwrap_or_else(|| temporary.path().to_owned());

@@ -14,6 +14,7 @@ use serin::gates::question::SecretFile;
 use serin::server::{Access, BoundServer, OidcOptions, ServerHandle, SignIn};
 
 use crate::browser::Browser;
+use crate::pages::shots;
 use crate::provider::{CLIENT_ID, CLIENT_SECRET, Fault, Provider, Signs};
 use crate::rights;
 use crate::support::{Folder, eventually};
@@ -392,7 +393,8 @@ async fn a_key_that_rotates_in_is_found_and_an_unknown_one_causes_few_requests()
 async fn a_provider_that_is_not_the_configured_one_is_not_used() {
     let other = |options: OidcOptions| OidcOptions { issuer: format!("{}/", options.issuer), ..options };
     let gone = |options| OidcOptions { issuer: "http://127.0.0.1:1/realm".to_owned(), ..options };
-    let changes: [(fn(OidcOptions) -> OidcOptions, &str); 2] =
+    type Change = fn(OidcOptions) -> OidcOptions;
+    let changes: [(Change, &str); 2] =
         [(other, "set --oidc-issuer-url to exactly that"), (gone, "the sign-in provider cannot be used")];
     for (change, why) in changes {
         let world = World::with(change).await;
@@ -412,7 +414,7 @@ async fn a_person_signs_in_looks_and_signs_out() {
     let tab = browser.tab().await;
     tab.open(&format!("{}/#/?q=web", world.base)).await;
     tab.shows("Sign in at 127.0.0.1").await;
-    assert_eq!(tab.axe().await, [""; 0]);
+    shots(&tab, "sign-in").await;
     tab.click("button", "Sign in at").await;
     tab.shows("Who signs in?").await;
     tab.click("a", "alice").await;
@@ -423,7 +425,7 @@ async fn a_person_signs_in_looks_and_signs_out() {
     assert!(row.as_str().is_some_and(|row| row.contains(&world.cluster.shop)), "{row}");
     assert_eq!(tab.eval("document.cookie").await, "", "no script sees the session");
     assert_eq!(tab.complaints(), [""; 0]);
-    assert_eq!(tab.axe().await, [""; 0]);
+    shots(&tab, "signed-in").await;
     // Another load of the page knows the session; the button is there.
     tab.open(&format!("{}/#/c/{}/web", world.base, world.cluster.shop)).await;
     tab.shows("oidc:alice").await;

@@ -70,7 +70,7 @@ fn promoted(release: u64) -> Notification {
 
 #[tokio::test]
 async fn a_mail_goes_through_tls_with_sender_receivers_text_and_links() {
-    for (tls, scheme) in [(Tls::Implicit, "smtps"), (Tls::StartTls, "smtp")] {
+    for (tls, scheme) in [(Tls::Implicit, "smtps"), (Tls::ByCommand, "smtp")] {
         let server = MailServer::start(tls, []).await;
         let to = destination(&server, scheme);
         deliver(&to, &notification()).await;
@@ -187,7 +187,7 @@ async fn a_mail_is_tried_again_unless_it_is_refused() {
 #[tokio::test]
 async fn a_server_with_a_certificate_of_somebody_else_gets_nothing() {
     let (server, other) =
-        (MailServer::start(Tls::StartTls, []).await, MailServer::start(Tls::None, []).await);
+        (MailServer::start(Tls::ByCommand, []).await, MailServer::start(Tls::None, []).await);
     let secret = secret(&[("username", USER), ("password", PASSWORD), ("ca.crt", &other.authority)]);
     let to = Destination::new("prod/mail".to_owned(), &mail_spec(&address(&server, "smtp")), &secret);
     let log = Log::start();

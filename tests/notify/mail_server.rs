@@ -21,7 +21,8 @@ pub const PASSWORD: &str = "mail secret";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tls {
     Implicit,
-    StartTls,
+    /// STARTTLS.
+    ByCommand,
     /// Neither.
     None,
 }
@@ -207,10 +208,10 @@ impl Shared {
             let verb = line.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase();
             let address = || line.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
             let answer = match verb.as_str() {
-                "EHLO" if !encrypted && self.tls == Tls::StartTls => "250-mail.example.com\r\n250 STARTTLS",
+                "EHLO" if !encrypted && self.tls == Tls::ByCommand => "250-mail.example.com\r\n250 STARTTLS",
                 "EHLO" if encrypted => "250-mail.example.com\r\n250-8BITMIME\r\n250 AUTH PLAIN LOGIN",
                 "EHLO" => "250 mail.example.com",
-                "STARTTLS" if self.tls == Tls::StartTls && !encrypted => {
+                "STARTTLS" if self.tls == Tls::ByCommand && !encrypted => {
                     stream.write_all(b"220 go ahead\r\n").await.ok()?;
                     return Some(Next::Encrypt);
                 }
