@@ -1,5 +1,7 @@
 //! The command API over HTTP: real requests with real tokens.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use serde_json::{Value, json};
 use serin::engine::command::Verb;
@@ -171,19 +173,32 @@ pub async fn a_name_that_is_none_reaches_no_url(world: World) {
 pub async fn a_body_that_never_comes_holds_no_turn(world: World) {
     let api = CommandApiClient::start(&world, &[]).await;
     world.set_waiting_gates(&[]).await;
-    let answer = async |user: &ApiUser| {
+    let begin = async |user: &ApiUser| {
         let mut client = tokio::net::TcpStream::connect(api.serving.address).await.expect("a connection");
         let head = format!(
             "POST {}/pause HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nconnection: close\r\ncontent-length: 10\r\n\r\n",
             api.web, user.token
         );
         client.write_all(head.as_bytes()).await.expect("a beginning");
+        client
+    };
+    let answer = async |user: &ApiUser| {
+        let mut client = begin(user).await;
         let mut line = [0; 12];
         client.read_exact(&mut line).await.expect("a status line");
         String::from_utf8_lossy(&line).into_owned()
     };
     assert_eq!(answer(&world.mallory).await, "HTTP/1.1 403");
     assert_eq!(answer(&world.carol).await, "HTTP/1.1 408");
+    // More than there are turns, and no time for one of them to end.
+    let mut open = Vec::new();
+    for _ in 0..9 {
+        open.push(begin(&world.carol).await);
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let complete =
+        tokio::time::timeout(Duration::from_secs(3), api.post_command(&world.carol, "approve", ""));
+    assert_eq!(complete.await.expect("a turn").0, StatusCode::CONFLICT);
 }
 
 pub async fn canaries_of_other_namespaces_are_not_disclosed(world: World) {

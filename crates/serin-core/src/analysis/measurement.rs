@@ -165,10 +165,30 @@ impl TryFrom<RawCounts> for Counts {
 /// Durations as cumulative buckets. Bounds are whole microseconds: exact to
 /// compare, to sort and to store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawHistogram")]
 pub struct Histogram {
     /// Upper bound in microseconds, and the requests at most that slow.
     buckets: BTreeMap<u64, u64>,
     total: u64,
+}
+
+#[derive(Deserialize)]
+struct RawHistogram {
+    buckets: BTreeMap<u64, u64>,
+    total: u64,
+}
+
+#[derive(Debug, Error)]
+#[error("buckets that are not cumulative, or hold more than all requests")]
+struct InvalidBuckets;
+
+impl TryFrom<RawHistogram> for Histogram {
+    type Error = InvalidBuckets;
+
+    fn try_from(RawHistogram { buckets, total }: RawHistogram) -> Result<Self, InvalidBuckets> {
+        let cumulative = buckets.values().chain([&total]).is_sorted();
+        if cumulative { Ok(Histogram { buckets, total }) } else { Err(InvalidBuckets) }
+    }
 }
 
 /// Values of requests, in any unit: the bounds of their histogram are in millionths of it.
@@ -358,6 +378,9 @@ mod tests {
     #[test]
     fn impossible_counts_do_not_deserialize() {
         assert!(serde_json::from_str::<Counts>(r#"{"bad":3,"total":2}"#).is_err());
+        for buckets in [r#"{"buckets":{"1":3,"2":2},"total":9}"#, r#"{"buckets":{"1":3},"total":2}"#] {
+            assert!(serde_json::from_str::<Histogram>(buckets).is_err(), "{buckets}");
+        }
     }
 
     #[test]

@@ -53,6 +53,8 @@ fn tables_of_ordinary_traffic_are_whole() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
     #[test]
     fn any_counts_cost_little(
         looks in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()), 1..4),
