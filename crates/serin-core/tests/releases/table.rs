@@ -24,7 +24,8 @@ struct Row {
 }
 
 /// Fields of `spec.analysis` besides the metrics, for rows that are not of the usual ones.
-const ANALYSES: [(&str, &str); 4] = [
+const ANALYSES: [(&str, &str); 5] = [
+    ("the README's Canary", "interval: 30s, threshold: 3, stepWeights: [1, 5, 20, 50]"),
     ("incident x10 in a step of 100 %", "warmup: 30s, interval: 1m, stepWeights: [20, 100]"),
     ("24 h at 1 rps, 80 %", "warmup: 30s, interval: 1m, stepWeights: [80]"),
     ("0.5 to 3 %, no warm-up", "warmup: 0s, interval: 1m, stepWeights: [5, 10, 20, 50, 80]"),
@@ -137,6 +138,13 @@ const ROWS: &[Row] = &[
         rates: TWO,
         checks: 2,
         scenario: |rps| Scenario { latency: true, source: prometheus(15.0), ..Scenario::healthy(rps, 0.005) },
+    },
+    Row {
+        name: "the README's Canary",
+        want: Want::Healthy(0.01),
+        rates: TWO,
+        checks: 1,
+        scenario: |rps| Scenario { latency: true, source: prometheus(15.0), ..Scenario::healthy(rps, 0.001) },
     },
     Row {
         name: "incident x10, prometheus 15 s, 3+3",

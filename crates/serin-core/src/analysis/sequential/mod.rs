@@ -271,7 +271,7 @@ impl Sequential {
             Some(WorseValues::Lower) | None => BadKind::AtMost(bound),
         };
         let counts = |arm: &Histogram, bound: u64| {
-            let above = arm.slower_than(bound)?;
+            let above = beyond(arm, bound)?;
             Some(match kind(bound) {
                 BadKind::AtMost(_) => Counts::of_good(above.bad(), above.total()),
                 BadKind::Failed | BadKind::Slower(_) | BadKind::Above(_) => above,
@@ -539,11 +539,16 @@ fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(BadKind, Arms<Counts>)
     arms.canary
         .bounds()
         .filter_map(|bound| {
-            let canary = arms.canary.slower_than(bound)?;
-            let primary = arms.primary.slower_than(bound)?;
+            let (canary, primary) = (beyond(&arms.canary, bound)?, beyond(&arms.primary, bound)?);
             Some((BadKind::Slower(bound), Arms { canary, primary }))
         })
         .collect()
+}
+
+/// Requests beyond a bound. An arm without requests has no bounds to agree on: its pods were
+/// not read in this look, and those of the other arm wait for it.
+fn beyond(arm: &Histogram, bound: u64) -> Option<Counts> {
+    if arm.total() == 0 { Some(Counts::default()) } else { arm.slower_than(bound) }
 }
 
 /// `canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000)`; of values that

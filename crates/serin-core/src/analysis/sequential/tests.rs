@@ -78,6 +78,23 @@ fn little_evidence_is_said_to_be_little_and_min_power_holds() {
     assert_eq!(verdicts_of(&strict, enough).pop().unwrap().outcome, PASS);
 }
 
+/// Pods of the two arms are read at different moments: a look may have those of one only.
+#[test]
+fn durations_of_a_look_without_the_primary_wait_for_it() {
+    let arm = |slow: u64, all: u64| {
+        Histogram::cumulative([(0.1, all - slow), (1.0, all), (f64::INFINITY, all)]).unwrap()
+    };
+    let both = Measurement::Histogram(Arms { canary: arm(2, 20), primary: arm(100, 1000) });
+    let alone = Measurement::Histogram(Arms { canary: arm(18, 20), primary: Histogram::default() });
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    let [.., verdict] = [&both, &both, &alone].map(|look| judge.check(&mut evidence, look));
+    assert!(verdict.message.ends_with("there is nothing to compare with"), "{verdict:?}");
+    let compared = judge.check(&mut evidence, &both);
+    assert_eq!(compared.samples, Arms { canary: 80, primary: 3000 });
+    assert_eq!(inconclusive_reason(&compared), Some(InconclusiveReason::Suspected), "{compared:?}");
+}
+
 /// One look convicts nobody, and nothing advances on it either.
 #[test]
 fn a_sudden_burst_holds_until_the_next_look() {
