@@ -143,7 +143,7 @@ impl ControlPlane {
             let serving = self.serve_connection(stream, peer(Identity::Anonymous), router, shutdown);
             return Box::pin(serving).await;
         };
-        // What one stage needs is not kept through the next: there is a task for each proxy.
+        // Memory of one stage is not kept through the next: there is a task for each proxy.
         let handshake = TlsAcceptor::from(certificate.config()).accept(stream);
         let stream = match Box::pin(timeout(HANDSHAKE_TIMEOUT, handshake)).await {
             Ok(Ok(stream)) => stream,

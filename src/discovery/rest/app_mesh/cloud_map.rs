@@ -94,7 +94,7 @@ impl Listing {
         Ok(Listed { objects, registered: registered.collect() })
     }
 
-    /// By ID of the instance. What has no health check is healthy.
+    /// By ID of the instance. An instance without a health check is healthy.
     async fn health(&self, service: &str, is_empty: bool) -> Result<BTreeMap<String, EndpointHealth>, Error> {
         // Of a service without instances it is an error to ask.
         if is_empty {
