@@ -130,7 +130,7 @@ pub async fn measure(contender: Contender) -> Figures {
     figures
 }
 
-/// What all proxies return, and how long the last one took.
+/// The results of all proxies, and how long the last one took.
 async fn at_once<T: Send + 'static>(
     proxies: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> (Vec<T>, Duration) {

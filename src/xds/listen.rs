@@ -140,10 +140,12 @@ impl ControlPlane {
         let closing = CancellationToken::new();
         let peer = |identity| Peer { identity, address: address.ip(), closing: closing.clone() };
         let Some(certificate) = certificate else {
-            return self.serve_connection(stream, peer(Identity::Anonymous), router, shutdown).await;
+            let serving = self.serve_connection(stream, peer(Identity::Anonymous), router, shutdown);
+            return Box::pin(serving).await;
         };
+        // Memory of one stage is not kept through the next: there is a task for each proxy.
         let handshake = TlsAcceptor::from(certificate.config()).accept(stream);
-        let stream = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        let stream = match Box::pin(timeout(HANDSHAKE_TIMEOUT, handshake)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::info!(%address, %error, "TLS handshake with a proxy failed"),
             Err(_) => return,
@@ -153,7 +155,7 @@ impl ControlPlane {
         match identity {
             Ok(identity) => {
                 let peer = peer(identity);
-                self.serve_connection(stream, peer, router, shutdown).await;
+                Box::pin(self.serve_connection(stream, peer, router, shutdown)).await;
             }
             Err(error) => tracing::info!(%address, %error, "a proxy was refused"),
         }
@@ -178,8 +180,7 @@ impl ControlPlane {
             .keep_alive_timeout(PING_TIMEOUT)
             .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
             .max_header_list_size(MAX_HEADER_BYTES);
-        let connection = server.serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
+        let mut connection = Box::pin(server.serve_connection(TokioIo::new(stream), service));
         let age = self.options.max_connection_age.mul_f64(0.9 + 0.2 * fastrand::f64());
         let ended = tokio::select! {
             ended = &mut connection => Some(ended),

@@ -119,11 +119,11 @@ async fn a_service_of_consul_is_followed_and_released() {
     assert!(queries() <= asked + 1, "a service at rest costs no request");
 
     stage.dir.write("canary.yaml", CANARY);
-    stage.becomes("initialised", |status| status.phase == Phase::Initialized).await;
     eventually("v1 is the primary", LIMIT, async || {
         stage.group().await.status.and_then(|status| status.primary).as_deref() == Some("v1")
     })
     .await;
+    stage.becomes("initialised", |status| status.phase == Phase::Initialized).await;
     stage.dir.write("web.yaml", &group("v2", CONSUL));
     assert_eq!(stage.released(1).await.outcome, Outcome::Promoted);
     let status = stage.group().await.status.expect("a status");

@@ -82,9 +82,11 @@ impl Stage {
         groups.get("web").await.expect("an EndpointGroup")
     }
 
+    /// The default before the folder was applied for the first time: the API serves earlier.
     pub async fn status(&mut self) -> CanaryStatus {
         let canaries: Api<Canary> = Api::default_namespaced(self.client().await);
-        canaries.get("web").await.expect("a Canary").status.unwrap_or_default()
+        let canary = canaries.get_opt("web").await.expect("an answer");
+        canary.and_then(|canary| canary.status).unwrap_or_default()
     }
 
     pub async fn becomes(&mut self, what: &str, is: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {

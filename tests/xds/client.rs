@@ -44,7 +44,7 @@ type Stream = tonic::Streaming<DeltaDiscoveryResponse>;
 
 enum Responses {
     Opening(AbortOnDropHandle<Result<Stream, Status>>),
-    Open(Stream),
+    Open(Box<Stream>),
 }
 
 impl Client {
@@ -77,10 +77,10 @@ impl Client {
 
     async fn responses(&mut self) -> Result<&mut Stream, Status> {
         if let Responses::Opening(opening) = &mut self.responses {
-            self.responses = Responses::Open(opening.await.expect("no panic")?);
+            self.responses = Responses::Open(Box::new(opening.await.expect("no panic")?));
         }
         match &mut self.responses {
-            Responses::Open(responses) => Ok(responses),
+            Responses::Open(responses) => Ok(&mut **responses),
             Responses::Opening(_) => unreachable!("it is open"),
         }
     }

@@ -203,7 +203,7 @@ pub struct Listing {
     described: BTreeMap<String, Described>,
 }
 
-/// What a region has.
+/// The content of a region.
 pub struct Listed {
     pub objects: Vec<Object>,
     /// Services of Cloud Map that EndpointGroups name.

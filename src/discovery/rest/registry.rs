@@ -29,7 +29,7 @@ pub struct Service {
 /// Services that groups name, by MeshApi.
 pub type Wanted = BTreeMap<String, BTreeSet<Service>>;
 
-/// What a registry knows of an instance.
+/// An instance, as its registry knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     pub address: String,

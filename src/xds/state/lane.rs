@@ -48,7 +48,7 @@ pub(super) struct Held {
     pub alone: bool,
     /// It is from an earlier connection.
     pub earlier: bool,
-    /// What [`Lane::version`] has of it.
+    /// Its part of [`Lane::version`].
     pub counted: u64,
 }
 

@@ -23,7 +23,7 @@ impl Listing {
             .iter()
             .filter_map(|service| Some((service.namespace.clone()?, service.name.clone())))
             .collect();
-        let (mut objects, mut registered) = (Vec::new(), BTreeMap::new());
+        let (mut objects, mut registered) = (Vec::new(), BTreeMap::<_, Vec<Instance>>::new());
         if of_nodes.is_empty() && of_groups.is_empty() {
             return Ok(Listed { objects, registered: Vec::new() });
         }
@@ -73,7 +73,7 @@ impl Listing {
                         registered_instance(instance, health.unwrap_or_default())
                     });
                     // Of two namespaces of a name either may have the service.
-                    registered.entry(named).or_insert_with(Vec::new).extend(all);
+                    registered.entry(named).or_default().extend(all);
                 }
                 if is_node {
                     objects.extend(
@@ -94,7 +94,7 @@ impl Listing {
         Ok(Listed { objects, registered: registered.collect() })
     }
 
-    /// By ID of the instance. What has no health check is healthy.
+    /// By ID of the instance. An instance without a health check is healthy.
     async fn health(&self, service: &str, is_empty: bool) -> Result<BTreeMap<String, EndpointHealth>, Error> {
         // Of a service without instances it is an error to ask.
         if is_empty {
