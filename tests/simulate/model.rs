@@ -189,6 +189,12 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
         true
     }
 
+    /// Since when the condition has held without a gap; none if it does not hold now.
+    pub fn held_without_gap(&self, condition: impl Fn(&T) -> bool) -> Option<Duration> {
+        let gap = self.before.iter().rev().find(|(_, value)| !condition(value));
+        condition(&self.now).then(|| gap.map_or(Duration::ZERO, |(end, _)| *end))
+    }
+
     /// The values at any moment since then, latest first.
     pub fn values_since(&self, from: Duration) -> impl Iterator<Item = &T> {
         let before = self.before.iter().rev().take_while(move |(until, _)| *until >= from);
