@@ -106,6 +106,8 @@ pub struct CanaryModel {
     pub split: Option<(u64, u64, bool)>,
     pub selectors: BTreeMap<String, Labels>,
     pub route: Timeline<Route>,
+    /// The controller's route while somebody else's write is in force.
+    pub overwritten: Option<Route>,
     /// Requests a second to the apex Service, and to the canary alone.
     pub rate: f64,
     pub direct_rate: f64,
