@@ -1,6 +1,7 @@
 //! The laws that every decision must keep, on any history.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serin::{
@@ -8,7 +9,7 @@ use serin::{
         Weight,
         canary::{
             CanaryStatus, HookType, Phase,
-            status::{GateState, GateStatus},
+            status::{GateState, GateStatus, Outcome},
         },
         condition::{Condition, ConditionStatus, DEGRADED, READY},
     },
@@ -278,8 +279,25 @@ impl Laws<'_> {
         let broken = !ready || !right;
         let stopped = matches!(self.after().phase, Phase::Failed | Phase::Waiting);
         let reached = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        (stopped && restoring && broken && canary_serves && reached && !self.replaces_unjudged_pods())
+        let spared = broken && canary_serves && reached && !self.replaces_unjudged_pods();
+        (stopped && restoring && spared && !self.has_awaited_restore())
             .then(|| self.routed().all(|split| split.stable == Stable::Previous))
+    }
+
+    /// The release ended so long ago that a primary which can serve gets the traffic before
+    /// it is ready: within a minute of an abort, else after the deadline if it has the
+    /// promoted revision again.
+    fn has_awaited_restore(&self) -> bool {
+        let since = self.after().last_transition_time.as_ref().map_or(self.now, |at| at.0);
+        let aborted = self.after().history.first().is_some_and(|past| past.outcome == Outcome::Aborted);
+        let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.clone());
+        let right = self.seen.primary.as_ref().is_some_and(|primary| primary.revision == promoted);
+        let deadline = self.plan.deadline.after;
+        let limit = if aborted { deadline.min(Duration::from_secs(45)) } else { deadline };
+        let awaited = self.now.duration_since(since);
+        let was_stepped_back = awaited < -SignedDuration::from_mins(1);
+        let is_over = awaited >= SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
+        (aborted || right) && (was_stepped_back || is_over)
     }
 
     fn rises_along_the_plan(&self) -> Verdict {
@@ -434,8 +452,10 @@ impl Laws<'_> {
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
         let serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
-        (aborted && self.after().phase == Phase::Failed && reaches && serves && !restoring)
-            .then(|| self.routed().any(|split| !split.reaches_canary()))
+        let failed = self.after().phase == Phase::Failed;
+        let delayed = failed && self.after().history.first().is_some_and(|it| it.outcome == Outcome::Aborted);
+        let due = if restoring { delayed && self.has_awaited_restore() } else { aborted && failed };
+        (due && reaches && serves).then(|| self.routed().any(|split| !split.reaches_canary()))
     }
 
     fn routes_only_to_the_released_revision(&self) -> Verdict {

@@ -84,6 +84,36 @@ fn an_abort_after_a_push_while_the_primary_rolls_leaves_nobody_on_the_unjudged_r
     assert_eq!(world.split, Split::all_primary());
 }
 
+/// The pods that carry the canary's traffic are those that somebody found to be bad.
+#[test]
+fn an_abort_while_the_primary_rolls_has_its_effect_within_a_minute() {
+    for (ready, returns) in [(1, true), (0, false)] {
+        let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
+        promoting(&mut world);
+        world.command(serin::engine::command::Verb::Abort);
+        world.settle();
+        assert_eq!(world.primary.as_ref().unwrap().revision.as_deref(), Some("v1-a"));
+        world.primary.as_mut().unwrap().pods = rolling(2, ready);
+        world.run_for(Duration::from_secs(30));
+        assert!(world.split.reaches_canary(), "the primary may be ready soon");
+        world.run_for(Duration::from_secs(25));
+        assert_eq!(world.split == Split::all_primary(), returns, "{ready} ready");
+    }
+}
+
+#[test]
+fn a_primary_that_is_not_ready_long_after_a_failed_promotion_gets_the_traffic_if_it_serves() {
+    let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
+    promoting(&mut world);
+    world.run_to(Phase::Failed);
+    world.settle();
+    world.primary.as_mut().unwrap().pods = rolling(2, 2);
+    world.run_for(Duration::from_secs(500));
+    assert!(world.split.reaches_canary());
+    world.run_for(Duration::from_secs(200));
+    assert_eq!(world.split, Split::all_primary());
+}
+
 /// Pods that run since before an edit of a config do not carry it.
 #[test]
 fn a_config_change_is_judged_on_pods_that_started_after_it() {

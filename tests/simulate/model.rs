@@ -106,6 +106,8 @@ pub struct CanaryModel {
     pub split: Option<(u64, u64, bool)>,
     pub selectors: BTreeMap<String, Labels>,
     pub route: Timeline<Route>,
+    /// The controller's route while somebody else's write is in force.
+    pub overwritten: Option<Route>,
     /// Requests a second to the apex Service, and to the canary alone.
     pub rate: f64,
     pub direct_rate: f64,
@@ -187,6 +189,12 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
         self.before.push((at, before));
         self.since = at;
         true
+    }
+
+    /// Since when the condition has held without a gap; none if it does not hold now.
+    pub fn held_without_gap(&self, condition: impl Fn(&T) -> bool) -> Option<Duration> {
+        let gap = self.before.iter().rev().find(|(_, value)| !condition(value));
+        condition(&self.now).then(|| gap.map_or(Duration::ZERO, |(end, _)| *end))
     }
 
     /// The values at any moment since then, latest first.

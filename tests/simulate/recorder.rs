@@ -342,6 +342,7 @@ impl Recorder {
         if route == *canary.route.now() {
             return;
         }
+        canary.overwritten = is_foreign.then(|| canary.overwritten.unwrap_or(*canary.route.now()));
         canary.close_route(now.at);
         canary.route.set(route, now.at);
         canary.record_route_start();

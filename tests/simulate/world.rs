@@ -1,7 +1,7 @@
 //! The cluster of one seed: the local API server with its controllers, the real
 //! controller, users, and webhook receivers.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -33,6 +33,10 @@ use super::recorder::Recorder;
 use super::scenario::{Dependency, ExtraLabel, Scenario};
 
 pub const NAMESPACE: &str = "default";
+
+/// The same in every seed, and as dear as hundreds of writes.
+static DEFINITIONS: LazyLock<Vec<CustomResourceDefinition>> =
+    LazyLock::new(|| serin::api::crds().into_iter().chain(smi()).collect());
 
 pub struct World {
     pub api_server: ApiServer,
@@ -90,9 +94,9 @@ impl World {
     }
 
     async fn set_up(&mut self) {
-        for definition in serin::api::crds().into_iter().chain(smi()) {
+        for definition in &*DEFINITIONS {
             let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-            definitions.create(&PostParams::default(), &definition).await.expect("a definition");
+            definitions.create(&PostParams::default(), definition).await.expect("a definition");
         }
         sleep(Duration::from_secs(1)).await;
         for on in 0..self.scenario.canaries.len() {

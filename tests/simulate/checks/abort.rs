@@ -53,10 +53,10 @@ impl InvariantChecker {
             return Ok(());
         }
         let serves = |primary: &Option<Workload>| primary.as_ref().is_some_and(|p| p.available > 0);
+        let serving_since = on.primary.held_without_gap(serves);
         let (id, since) = &on.aborts.pending[0];
-        let since = (*since).max(able_since).max(on.primary.since());
-        let length = at.saturating_sub(since);
-        self.law(AbortReturnsTraffic, length < MAX_RETURN || !serves(on.primary.now()), || {
+        let length = at.saturating_sub((*since).max(able_since).max(serving_since.unwrap_or(at)));
+        self.law(AbortReturnsTraffic, length < MAX_RETURN, || {
             format!(
                 "{} was aborted by {id}, and its canary has {:?} after {length:?}",
                 on.name,

@@ -263,7 +263,7 @@ impl InvariantChecker {
             // The switch of Blue/Green comes after the judgement.
             let route = match plan.strategy {
                 Strategy::BlueGreen => Route { canary: 0, chosen: false, stable: StableTarget::Primary },
-                Strategy::Canary | Strategy::AB => *on.route.now(),
+                Strategy::Canary | Strategy::AB => on.overwritten.unwrap_or(*on.route.now()),
             };
             self.checked_long_enough(on, plan, plan.steps.len() - 1, route, now).is_ok()
         });

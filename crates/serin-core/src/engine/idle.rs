@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, GateScope, Split, Stable},
+    clock_step::is_ahead,
     decider::{Decider, after},
     observed::Target,
     report::{Reason, RevisionCause},
@@ -24,6 +25,10 @@ use crate::api::{
 /// How long pods stay after their traffic was routed away: longer than any
 /// proxy takes to apply the new route.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long an aborted canary keeps its traffic at most while the primary is restored and
+/// can serve: the route is written within a minute.
+const MAX_ABORT_DELAY: Duration = Duration::from_secs(45);
 
 impl Decider<'_> {
     /// Creates the primary, routes all traffic to it and scales the target down.
@@ -275,7 +280,8 @@ impl Decider<'_> {
 
     /// While the primary is restored, the warm copy of the previous version
     /// serves if there is one; else the canary keeps its traffic as long as it
-    /// has a ready pod, and its revision was judged or the primary has none.
+    /// has a ready pod, and its revision was judged or the primary has none. A primary
+    /// that serves and is not ready in time gets the traffic as it is.
     fn route_during_restore(&mut self) {
         let revision = self.promoted_revision().unwrap_or_default().to_owned();
         self.report_idle(Reason::RestoringPrimary { revision });
@@ -284,10 +290,32 @@ impl Decider<'_> {
         if warm.is_some_and(|warm| self.promoted_revision() == Some(warm.revision.as_str())) {
             self.route(Split { stable: Stable::Previous, ..Split::all_primary() });
             self.status.canary_weight = Weight::ZERO;
-        } else if !self.canary_serves() || (self.primary_serves() && !judged) {
+        } else if !self.canary_serves() || (self.primary_serves() && (!judged || self.has_awaited_restore()))
+        {
             self.route(Split::all_primary());
             self.status.canary_weight = Weight::ZERO;
         }
+    }
+
+    /// Was the primary that is restored awaited for the whole deadline, or after an abort as
+    /// long as people wait for its effect? If not, requeues for when it was.
+    fn has_awaited_restore(&mut self) -> bool {
+        let Some(Time(since)) = self.status.last_transition_time else { return true };
+        let aborted = self.status.history.first().is_some_and(|past| past.outcome == Outcome::Aborted);
+        let revision = self.observed.primary.as_ref().and_then(|primary| primary.revision.as_deref());
+        let deadline = self.plan.deadline.after;
+        let limit = match aborted {
+            true => deadline.min(MAX_ABORT_DELAY),
+            false if revision == self.promoted_revision() => deadline,
+            // It may be the broken one.
+            false => return false,
+        };
+        let until = after(since, limit);
+        let is_over = until <= self.now || is_ahead(since, self.now);
+        if !is_over {
+            self.wake_at(until, WakeReason::TrafficReturns);
+        }
+        is_over
     }
 
     /// All traffic to the primary, unless the primary is the broken one and
