@@ -215,6 +215,31 @@ async fn every_manifest_is_accepted() {
     }
 }
 
+/// `kubectl` reads flow mappings more strictly than we do.
+#[test]
+fn kubectl_reads_every_manifest() {
+    let kubectl = support::program(Part::Kubernetes, "kubectl").expect("kubectl");
+    let mut seen = 0;
+    for page in pages() {
+        for (line, text) in blocks(&page, "yaml") {
+            if !text.contains("apiVersion:") {
+                continue;
+            }
+            let folder = Folder::new("manifest");
+            folder.write("manifest.yaml", &text);
+            let output = Command::new(&kubectl)
+                .args(["label", "--local", "tested=true", "--output=name", "--filename"])
+                .arg(folder.join("manifest.yaml"))
+                .output()
+                .expect("kubectl");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{}:{line}: {error}", page.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "{seen} manifests");
+}
+
 /// The commands of a console block, without their output; a line that ends in a backslash
 /// continues.
 fn commands(block: &str) -> Vec<String> {

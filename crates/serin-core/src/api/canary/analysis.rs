@@ -70,7 +70,7 @@ pub struct Analysis {
     /// - weight: 0.5
     ///   interval: 10m
     /// - weight: 20
-    ///   approval: {message: Is the on-call happy?}
+    ///   approval: {message: "Is the on-call happy?"}
     /// - weight: 50
     /// ```
     #[x_kube(
