@@ -125,6 +125,8 @@ pub struct Detail {
 #[serde(rename_all = "camelCase")]
 pub struct CurrentRelease {
     pub revision: String,
+    /// What people call the revision: its image, or its version label.
+    pub name: String,
     pub trigger: Trigger,
     #[schemars(with = "String")]
     pub started_at: Timestamp,
@@ -226,6 +228,8 @@ pub struct ConditionView {
 #[serde(rename_all = "camelCase")]
 pub struct Release {
     pub revision: String,
+    /// What people call the revision: its image, or its version label.
+    pub name: String,
     pub outcome: Outcome,
     pub reason: String,
     #[schemars(with = "String")]
@@ -321,6 +325,7 @@ impl Detail {
             releases: status.releases,
             release: status.release.as_ref().map(|release| CurrentRelease {
                 revision: release.revision.clone(),
+                name: names::name_of(status, &release.revision).to_owned(),
                 trigger: release.trigger,
                 started_at: release.started_at.0,
                 paused: release.paused,
@@ -342,7 +347,7 @@ impl Detail {
                     message: condition.message.clone(),
                 })
                 .collect(),
-            history: status.history.iter().map(Release::of).collect(),
+            history: status.history.iter().map(|past| Release::of(past, status)).collect(),
             failed_checks: status.failed_checks,
             provider: status.route.as_ref().map(|route| provider_name(route.provider)),
             provider_evidence: status.provider_evidence.clone(),
@@ -369,9 +374,10 @@ impl Detail {
 }
 
 impl Release {
-    fn of(past: &PastRelease) -> Self {
+    fn of(past: &PastRelease, status: &CanaryStatus) -> Self {
         Self {
             revision: past.revision.clone(),
+            name: names::name_of(status, &past.revision).to_owned(),
             outcome: past.outcome,
             reason: past.reason.clone(),
             started_at: past.started_at.0,

@@ -61,7 +61,8 @@ class RowView {
     this.fill.style.setProperty('width', `${row.weight}%`);
     setText(this.weight, percent(row.weight));
     setText(this.step, row.step ? `step ${row.step.index + 1}/${row.step.total}` : '');
-    setText(this.message, row.waiting?.length ? `${row.waiting.join(', ')}: ${row.message}` : row.message);
+    const unnamed = (row.waiting ?? []).filter((gate) => !row.message.includes(gate));
+    setText(this.message, unnamed.length ? `${unnamed.join(', ')}: ${row.message}` : row.message);
     this.row = row;
     this.tick();
   }

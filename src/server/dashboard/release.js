@@ -104,7 +104,7 @@ class ReleasePage {
     const { detail, course, parts } = this;
     if (!detail || this.aborter.signal.aborted) return;
     document.title = `${this.name} – Serin`;
-    const facts = [detail.target, detail.provider, detail.release?.revision].filter(Boolean);
+    const facts = [detail.target, detail.provider, detail.release?.name].filter(Boolean);
     this.facts.replaceChildren(chip(STATES, detail.state), ...facts.map((fact) => el('span', {}, fact)));
     parts.banner.show([detail.state, detail.message, detail.next, detail.mayAct, detail.commands, detail.lastCommand, this.started, detail.weight], () => this.banner());
     parts.steps.show([detail.steps, course.steps], () => this.steps());
@@ -141,11 +141,12 @@ class ReleasePage {
     const { detail } = this;
     const last = detail.history[0];
     const parts = [];
-    if (detail.state === 'Failed' && last && last.outcome !== 'Promoted') {
+    const failed = detail.state === 'Failed' && last && last.outcome !== 'Promoted';
+    if (failed) {
       const [, , word] = OUTCOMES[last.outcome] ?? [null, null, last.outcome];
-      parts.push(el('p', { class: 'why bad' }, el('strong', {}, `Revision ${last.revision} was ${word} `), timeElement(last.finishedAt), `, at most ${percent(last.highestWeight)} of the traffic: ${last.reason}`));
+      parts.push(el('p', { class: 'why bad' }, el('strong', {}, `Revision ${last.name} was ${word} `), timeElement(last.finishedAt), `, at most ${percent(last.highestWeight)} of the traffic: ${last.reason}`));
     }
-    parts.push(el('p', { class: 'message' }, detail.message));
+    if (!failed || !detail.message.includes(last.reason)) parts.push(el('p', { class: 'message' }, detail.message));
     if (detail.next && Date.parse(detail.next.at) > now() - 60_000) {
       parts.push(el('p', { class: 'next' }, el('strong', {}, 'Next '), timeElement(detail.next.at), ` (${clockTime(detail.next.at)}): ${detail.next.reason}`));
     }
@@ -329,7 +330,7 @@ class ReleasePage {
       return el(
         'li', { class: chosen ? 'past chosen' : 'past', 'aria-current': chosen ? 'true' : null },
         chip(OUTCOMES, past.outcome), ' ',
-        el('a', { href: `${base}/r/${encodeURIComponent(past.startedAt)}` }, past.revision), ' ',
+        el('a', { href: `${base}/r/${encodeURIComponent(past.startedAt)}` }, past.name), ' ',
         el('span', { class: 'quietly' }, timeElement(past.finishedAt), `, took ${length(Date.parse(past.finishedAt) - Date.parse(past.startedAt))}, at most ${percent(past.highestWeight)}`),
         el('p', {}, past.reason),
       );

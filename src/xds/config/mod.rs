@@ -23,6 +23,7 @@ use prost::{Message, Name};
 use sha2::{Digest as _, Sha256};
 
 use super::node::{Inbound, ServiceRef, TlsFiles};
+use crate::api::mesh_route::{MeshRouteBackend, MeshRouteRule, MeshRouteSpec};
 use crate::catalog::{Catalog, Protocol, ServiceKey};
 
 pub use request_match::unsupported_condition;
@@ -133,6 +134,8 @@ pub struct Encoded {
     pub any: Any,
     /// Clusters that a proxy must have before.
     pub clusters: Vec<String>,
+    /// The clusters that share the requests of a rule, of each that divides them.
+    pub splits: Vec<Vec<String>>,
     /// The route that a listener takes its requests' way from.
     pub route: Option<String>,
     /// Of the MeshRoute that it carries.
@@ -141,6 +144,8 @@ pub struct Encoded {
     pub carries_route: bool,
     /// Endpoints of which there may be more, of proxies that are not back after a start.
     pub incomplete: bool,
+    /// Endpoints of which there is one at least.
+    pub has_endpoints: bool,
 }
 
 /// The source and the constants of what is built.
@@ -156,6 +161,7 @@ pub struct Builder {
 #[derive(Default)]
 struct Needs {
     clusters: Vec<String>,
+    splits: Vec<Vec<String>>,
     route: Option<String>,
     generation: Option<i64>,
     carries_route: bool,
@@ -191,15 +197,18 @@ impl Builder {
                     None => true,
                 };
                 let message = endpoints::assignment(name, &endpoints);
-                Some(Encoded { incomplete, ..encode(&message, Needs::default()) })
+                let has_endpoints = !endpoints.is_empty();
+                Some(Encoded { incomplete, has_endpoints, ..encode(&message, Needs::default()) })
             }
             ResourceKey::Egress { service: name, listen } => {
                 let service = service?;
                 if service.protocol == Protocol::Tcp {
                     let route = self.catalog.route(&service);
                     let (message, clusters) = listener::tcp_egress(key.name(), name, *listen, route.as_ref());
+                    let splits = route.as_ref().map(|route| splits(name, &route.spec)).unwrap_or_default();
                     let generation = route.map(|route| route.generation);
-                    Some(encode(&message, Needs { clusters, generation, carries_route: true, route: None }))
+                    let needs = Needs { clusters, splits, generation, carries_route: true, route: None };
+                    Some(encode(&message, needs))
                 } else {
                     let message = listener::http_egress(key.name(), name, *listen);
                     Some(encode(&message, Needs { route: Some(name.to_string()), ..Needs::default() }))
@@ -226,8 +235,10 @@ impl Builder {
                     self.catalog.service(&key).map(|service| service.hosts.clone()).unwrap_or_default();
                 let message = route::configuration(name, hosts, route.as_ref().map(|route| &*route.spec));
                 let clusters = self.clusters_of(name).iter().map(ToString::to_string).collect();
+                let splits = route.as_ref().map(|route| splits(name, &route.spec)).unwrap_or_default();
                 let generation = route.map(|route| route.generation);
-                Some(encode(&message, Needs { clusters, generation, carries_route: true, route: None }))
+                let needs = Needs { clusters, splits, generation, carries_route: true, route: None };
+                Some(encode(&message, needs))
             }
         }
     }
@@ -259,6 +270,16 @@ impl Builder {
     }
 }
 
+/// Of each rule that divides its requests, the clusters that get some.
+fn splits(service: &ServiceRef, spec: &MeshRouteSpec) -> Vec<Vec<String>> {
+    let of_rule = |rule: &MeshRouteRule| -> Vec<String> {
+        let weighted = rule.backends.iter().filter(|backend| backend.weight > 0);
+        let name = |to: &MeshRouteBackend| service.sibling(&to.service, to.port, to.version.as_deref());
+        weighted.map(|backend| name(backend).to_string()).collect()
+    };
+    spec.rules.iter().map(of_rule).filter(|clusters| clusters.len() > 1).collect()
+}
+
 /// The identity of a ServiceAccount.
 fn spiffe(trust_domain: &str, (namespace, name): &crate::catalog::Account) -> String {
     format!("spiffe://{trust_domain}/ns/{namespace}/sa/{name}")
@@ -269,9 +290,10 @@ fn encode<M: Message + Name>(message: &M, needs: Needs) -> Encoded {
     let digest = Sha256::digest(&any.value);
     let mut head = [0; 8];
     head.copy_from_slice(&digest[..8]);
-    let Needs { clusters, route, generation, carries_route } = needs;
+    let Needs { clusters, splits, route, generation, carries_route } = needs;
     let version = u64::from_be_bytes(head).max(1);
-    Encoded { version, any, clusters, route, generation, carries_route, incomplete: false }
+    let (incomplete, has_endpoints) = (false, false);
+    Encoded { version, any, clusters, splits, route, generation, carries_route, incomplete, has_endpoints }
 }
 
 fn pack<M: Message + Name>(message: &M) -> Any {

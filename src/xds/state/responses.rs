@@ -131,10 +131,25 @@ impl State {
         let service = held.key.as_ref().map(|key| key.service());
         if !stream.has_clusters(service, &encoded.clusters)
             || (encoded.incomplete && held.earlier && unsettled)
+            || (held.acked != UNKNOWN && self.awaits_endpoints(stream, &encoded.splits))
         {
             return Due::Later;
         }
         Due::Now(Part::Content(Arc::clone(name), Arc::clone(encoded)))
+    }
+
+    /// A cluster that is to get a share of the requests has no endpoint at this proxy, and
+    /// another of the rule has: a pod is ready before its endpoint is known. Without this its
+    /// share would be answered with 503. What the proxy does not subscribe to is not awaited.
+    fn awaits_endpoints(&self, stream: &Stream, splits: &[Vec<String>]) -> bool {
+        let lane = stream.lane(ResourceType::Endpoints);
+        let serves = |name: &String| {
+            let Some(held) = lane.held.get(&**name) else { return true };
+            let encoded = held.key.as_ref().and_then(|key| self.encoded(key));
+            let settled = |version: u64| version == held.acked || version == held.rejected;
+            encoded.is_some_and(|encoded| encoded.has_endpoints && settled(encoded.version))
+        };
+        splits.iter().any(|split| split.iter().any(serves) && !split.iter().all(serves))
     }
 
     /// Everything that a stream should have, and what it may not lose yet.

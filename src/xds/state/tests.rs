@@ -121,3 +121,33 @@ fn a_route_that_is_newer_than_the_clusters_waits_for_them() {
     assert_eq!(world.accept(), Some((ResourceType::Route, vec!["shop/web:80".to_owned()])));
     assert_eq!(world.catalog.route(&key("web")).map(|route| route.generation), Some(2));
 }
+
+/// The pods of a canary are ready before their endpoints are known.
+#[test]
+fn a_share_waits_for_the_endpoints_that_are_to_get_it() {
+    let mut world = World::new(0);
+    let endpoints = world.catalog.endpoints_sink("pods");
+    let named = ["shop/web-primary:80", "shop/web-canary:80", "shop/web-late:80"].map(str::to_owned);
+    world.topology.set_service(key("web-late"), Some(Service::default()));
+    world.topology.set_route(key("web"), Some((2, route(["web-primary", "web-late"], 0))));
+    world.apply();
+    world.subscribe(ResourceType::Endpoints, &named);
+    world.subscribe(ResourceType::Listener, &[]);
+    world.subscribe(ResourceType::Route, &["shop/web:80".to_owned()]);
+    while world.accept().is_some() {}
+
+    world.topology.set_route(key("web"), Some((3, route(["web-primary", "web-late"], 50))));
+    world.apply();
+    assert_eq!(world.accept(), None, "half a percent of the requests would find no endpoint");
+    endpoints.set(key("web-late"), vec![Endpoint::at(([10, 0, 0, 2], 80).into())]);
+    world.apply();
+    assert_eq!(world.accept(), Some((ResourceType::Endpoints, vec!["shop/web-late:80".to_owned()])));
+    assert_eq!(world.accept(), Some((ResourceType::Route, vec!["shop/web:80".to_owned()])));
+
+    // Back to the primary it goes at once, whoever has endpoints.
+    endpoints.set(key("web-late"), Vec::new());
+    world.topology.set_route(key("web"), Some((4, route(["web-primary", "web-late"], 0))));
+    world.apply();
+    let sent: Vec<_> = std::iter::from_fn(|| world.accept()).collect();
+    assert!(sent.contains(&(ResourceType::Route, vec!["shop/web:80".to_owned()])), "{sent:?}");
+}
