@@ -3,7 +3,8 @@
 //!
 //! - A resource is built when a stream first wants it, once, and dropped with the last.
 //! - A change reaches exactly the streams that subscribe to what it changed.
-//! - Clusters are sent before routes and listeners that name them, and taken away when
+//! - Clusters are sent before routes and listeners that name them, a share of the requests
+//!   after the endpoints that are to get it, and clusters are taken away when
 //!   the routes that named them are no longer in use.
 //! - A stream has at most one response of each type outstanding; what changes meanwhile
 //!   is sent once, in its newest version.
