@@ -48,6 +48,10 @@ pub(super) struct Held {
     pub alone: bool,
     /// It is from an earlier connection.
     pub earlier: bool,
+    /// The content that was sent last has endpoints.
+    pub offers: bool,
+    /// The content that was acknowledged last has.
+    pub serves: bool,
     /// Its part of [`Lane::version`].
     pub counted: u64,
 }
@@ -55,7 +59,17 @@ pub(super) struct Held {
 impl Held {
     pub fn new(key: Option<Arc<ResourceKey>>) -> Self {
         let wanted = key.is_some();
-        Self { key, wanted, acked: UNKNOWN, rejected: UNKNOWN, alone: false, earlier: false, counted: 0 }
+        Self {
+            key,
+            wanted,
+            acked: UNKNOWN,
+            rejected: UNKNOWN,
+            alone: false,
+            earlier: false,
+            offers: false,
+            serves: false,
+            counted: 0,
+        }
     }
 }
 

@@ -212,6 +212,7 @@ impl State {
         for (name, version) in sent {
             let Some(held) = lane.held.get_mut(&name) else { continue };
             (held.acked, held.rejected, held.alone) = (version, UNKNOWN, false);
+            held.serves = held.offers;
             concerned.extend(held.key.clone());
             lane.errors.remove(&name);
             if version == ABSENT && !held.wanted {

@@ -82,18 +82,21 @@ impl State {
         }
         let (mut sent, mut resources, mut removed) = (Vec::new(), Vec::new(), Vec::new());
         for part in parts {
-            let (name, version) = match part {
+            let (name, version, offers) = match part {
                 Part::Content(name, encoded) => {
-                    let version = encoded.version;
+                    let (version, offers) = (encoded.version, encoded.has_endpoints);
                     resources.push((Arc::clone(&name), encoded));
-                    (name, version)
+                    (name, version, offers)
                 }
                 Part::Removal(name) => {
                     removed.push(Arc::clone(&name));
-                    (name, ABSENT)
+                    (name, ABSENT, false)
                 }
             };
             lane.dirty.remove(&name);
+            if let Some(held) = lane.held.get_mut(&name) {
+                held.offers = offers;
+            }
             sent.push((name, version));
         }
         if sent.is_empty() {
@@ -146,8 +149,8 @@ impl State {
         let serves = |name: &String| {
             let Some(held) = lane.held.get(&**name) else { return true };
             let encoded = held.key.as_ref().and_then(|key| self.encoded(key));
-            let settled = |version: u64| version == held.acked || version == held.rejected;
-            encoded.is_some_and(|encoded| encoded.has_endpoints && settled(encoded.version))
+            // Those of an earlier connection were acknowledged there.
+            held.serves || encoded.is_some_and(|now| now.has_endpoints && now.version == held.acked)
         };
         splits.iter().any(|split| split.iter().any(serves) && !split.iter().all(serves))
     }
