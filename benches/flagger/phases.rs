@@ -100,9 +100,10 @@ impl BenchmarkStage {
         let releasing = self.audit.between(contender.name(), since, until);
         let moments = watcher.times();
 
-        drop(process);
         progress.print("clearing up");
+        // Canaries of Serin have a finalizer, which only a controller removes.
         self.delete_namespace(&namespace).await;
+        drop(process);
         BenchmarkResult {
             idle,
             idle_cpu,
