@@ -144,7 +144,7 @@ fn a_share_waits_for_the_endpoints_that_are_to_get_it() {
     assert_eq!(world.accept(), Some((ResourceType::Endpoints, vec!["shop/web-late:80".to_owned()])));
     assert_eq!(world.accept(), Some((ResourceType::Route, vec!["shop/web:80".to_owned()])));
 
-    // Back to the primary it goes at once, whoever has endpoints.
+    // All traffic back to the primary waits for no endpoint.
     endpoints.set(key("web-late"), Vec::new());
     world.topology.set_route(key("web"), Some((4, route(["web-primary", "web-late"], 0))));
     world.apply();
